@@ -1,0 +1,17 @@
+"""Eight simulated devices, checked array types, and one compilation cache for all processes."""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+CACHE = Path(tempfile.gettempdir()) / f"transformer_lab_test_cache_{os.getuid()}"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+from jaxtyping import install_import_hook  # noqa: E402
+
+install_import_hook("transformer_lab", "beartype.beartype")

@@ -1,0 +1,179 @@
+"""The stack against PyTorch's, and its switches against each other."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.stack import Stack
+
+TORCH = np.load(Path(__file__).parents[1] / "fixtures" / "torch_stacks.npz")
+
+
+def torch_attention(name):
+    weights = np.split(TORCH[f"{name}.in_proj_weight"], 3)
+    biases = np.split(TORCH[f"{name}.in_proj_bias"], 3)
+    parts = zip(("query", "key", "value"), weights, biases, strict=True)
+    tree = {part: {"kernel": w.T, "bias": b} for part, w, b in parts}
+    return tree | {"out": torch_linear(f"{name}.out_proj")}
+
+
+def torch_linear(name):
+    return {"kernel": TORCH[f"{name}.weight"].T, "bias": TORCH[f"{name}.bias"]}
+
+
+def torch_norm(name):
+    return {"scale": TORCH[f"{name}.weight"], "bias": TORCH[f"{name}.bias"]}
+
+
+def torch_params(side, norm_place):
+    params = {}
+    for i in range(2):
+        name = f"weights/{side}.layers.{i}"
+        last = "norm3" if side == "decoder" else "norm2"
+        params[f"layer_{i}"] = {
+            "attention": torch_attention(f"{name}.self_attn"),
+            "attention_norm": torch_norm(f"{name}.norm1"),
+            "feed_forward": {
+                "up": torch_linear(f"{name}.linear1"),
+                "down": torch_linear(f"{name}.linear2"),
+            },
+            "feed_forward_norm": torch_norm(f"{name}.{last}"),
+        }
+        if side == "decoder":
+            params[f"layer_{i}"] |= {
+                "cross_attention": torch_attention(f"{name}.multihead_attn"),
+                "cross_attention_norm": torch_norm(f"{name}.norm2"),
+            }
+    if norm_place == "pre":
+        params["final_norm"] = torch_norm(f"weights/{side}.norm")
+    return {"params": params}
+
+
+@pytest.mark.parametrize("norm_place", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_encoder_and_decoder_equal_pytorch(norm_place, activation):
+    config = StackConfig(
+        layers=2,
+        width=24,
+        heads=3,
+        head_dim=8,
+        feed_forward_width=40,
+        activation=activation,
+        norm_place=norm_place,
+        norm_epsilon=1e-5,
+    )
+    variant = f"{norm_place}_{activation}"
+    source_mask, target_mask = TORCH["source_mask"], TORCH["target_mask"]
+    keys = jnp.asarray(source_mask)[:, None, None, :]
+    encoder = torch_params("encoder", norm_place)
+    memory, captured = Stack(config, 2).apply(
+        encoder, jnp.asarray(TORCH["source"]), keys, mutable="intermediates"
+    )
+    want = TORCH[f"{variant}/encoder_output"]
+    np.testing.assert_allclose(memory[source_mask], want[source_mask], atol=1e-5)
+    weights = captured["intermediates"]["layer_0"]["attention"]["weights"][0]
+    np.testing.assert_allclose(
+        jnp.swapaxes(weights, 1, 2)[source_mask],
+        np.swapaxes(TORCH[f"{variant}/encoder_attention0"], 1, 2)[source_mask],
+        atol=1e-5,
+    )
+    decoder = Stack(config, 2, causal=True, cross=True)
+    out = decoder.apply(
+        torch_params("decoder", norm_place),
+        jnp.asarray(TORCH["target"]),
+        memory=jnp.asarray(want),
+        memory_mask=keys,
+    )
+    want = TORCH[f"{variant}/decoder_output"]
+    np.testing.assert_allclose(out[target_mask], want[target_mask], atol=1e-5)
+
+
+SMALL = {"width": 12, "heads": 4, "head_dim": 5, "feed_forward_width": 20, "dropout": 0.2}
+VARIANTS = {
+    "post": {"attention_dropout": 0.1, "feed_forward_dropout": 0.3},
+    "pre_gated_grouped": {"norm_place": "pre", "activation": "swiglu", "kv_heads": 2},
+    "parallel_rms": {"norm_place": "pre", "block": "parallel", "norm": "rms_norm", "kv_heads": 1},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
+    x = jax.random.normal(jax.random.key(1), (2, 6, 12))
+    memory = jax.random.normal(jax.random.key(2), (2, 7, 12))
+    mask = (jnp.arange(7) < jnp.array([[7], [4]]))[:, None, None]
+
+    def run(**switches):
+        config = StackConfig(**SMALL, **VARIANTS[variant], **switches)
+        stack = Stack(config, 3, causal=True, cross=True)
+        params = stack.init(jax.random.key(0), x, memory=memory, memory_mask=mask)
+
+        def loss(params, key=jax.random.key(3)):
+            out = stack.apply(params, x, memory=memory, memory_mask=mask, dropout_key=key)
+            return (out * jnp.arange(12.0)).sum() / 100
+
+        value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+        return params, value, gradient
+
+    plain = run()
+    for switches in ({"scan_layers": True}, {"remat": True}, {"scan_layers": True, "remat": True}):
+        params, value, gradient = run(**switches)
+        jax.tree.map(np.testing.assert_array_equal, params, plain[0])
+        np.testing.assert_allclose(value, plain[1], rtol=1e-5)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-4), gradient, plain[2]
+        )
+
+
+def test_dropout_differs_between_layers_sites_and_keys():
+    config = StackConfig(**{**SMALL, "dropout": 0.5, "norm": "none", "norm_place": "pre"})
+    stack = Stack(config, 2)
+    x = jnp.ones((1, 4, 12))
+    params = stack.init(jax.random.key(0), x)
+    # Sub-layers that put out ones show their dropout mask in what they add.
+    ones = jax.tree.map(jnp.zeros_like, params)
+    for layer in ones["params"].values():
+        layer["attention"]["out"]["bias"] = jnp.ones(12)
+        layer["feed_forward"]["down"]["bias"] = 16 * jnp.ones(12)
+    ones["params"]["layer_1"] = jax.tree.map(lambda b: 4 * b, ones["params"]["layer_1"])
+    out = stack.apply(ones, jnp.zeros((1, 4, 12)), dropout_key=jax.random.key(1))
+    parts = (np.asarray(out).astype(int) // 2)[..., None] >> np.array([0, 2, 4, 6]) & 1
+    masks = parts.reshape(-1, 4).T
+    assert (masks.mean(axis=1) > 0.2).all() and (masks.mean(axis=1) < 0.8).all()
+    assert len({tuple(mask) for mask in masks}) == 4
+    again = stack.apply(ones, jnp.zeros((1, 4, 12)), dropout_key=jax.random.key(2))
+    assert (again != out).any()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("activation", "swigul", 'did you mean "swiglu"'),
+        ("norm", "layernorm", 'did you mean "layer_norm"'),
+        ("kv_heads", 3, "multiple"),
+        ("dropout", 1.0, r"\[0, 1\)"),
+        ("block", "parallel", "norm_place"),
+        ("width", 0, "at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused_with_their_key(field, value, words):
+    with pytest.raises(LabError, match=words) as info:
+        StackConfig(**{field: value})
+    assert f"model.{field}" in str(info.value) and "\n" not in str(info.value)
+
+
+def test_layer_norm_keeps_its_digits_on_small_and_shifted_inputs():
+    from transformer_lab.layers.basic import norm
+
+    rng = np.random.default_rng(0)
+    for epsilon, shift in ((1e-5, 0.0), (1e-12, 0.0), (1e-6, 10.0)):
+        x = rng.normal(size=(4, 32)) * 1e-3 + shift
+        x = x.astype(np.float32).astype(np.float64)
+        want = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+        layer = norm(StackConfig(norm_epsilon=epsilon))
+        got, _ = layer.init_with_output(jax.random.key(0), jnp.asarray(x, jnp.float32))
+        np.testing.assert_allclose(got, want, atol=2e-3 if shift else 1e-5)

@@ -1,0 +1,151 @@
+"""The 2017 encoder-decoder: causality, cache, padding, size, number types."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
+
+CONFIG = EncoderDecoderConfig(
+    layers=2,
+    decoder_layers=1,
+    width=16,
+    heads=4,
+    decoder_heads=2,
+    head_dim=4,
+    decoder_head_dim=6,
+    feed_forward_width=24,
+    vocab_size=23,
+    max_length=12,
+)
+SOURCE = jax.random.randint(jax.random.key(1), (2, 6), 4, 23)
+MASK = jnp.arange(6) < jnp.array([[6], [4]])
+TARGET = jax.random.randint(jax.random.key(2), (2, 5), 4, 23)
+POSITIONS = ["sinusoidal", "sinusoidal_halves", "learned", "none"]
+
+
+def make(**changes):
+    model = build(replace(CONFIG, **changes))
+    return model, model.init(jax.random.key(0), SOURCE, MASK, TARGET)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_token_changes_no_logit_before_it_and_both_sides_of_an_encoder(positions):
+    model, params = make(positions=positions)
+
+    def norms(x, forward):
+        """|d out_t / d x_s| for each pair (t, s), through the embedding's output."""
+        return jnp.abs(jax.jacrev(forward)(x)).sum(axis=(1, 3))
+
+    def decode(noise):
+        return model.apply(params, TARGET[:1], method=lambda m, t: _decoded(m, t, noise))
+
+    def _decoded(m, t, noise):
+        memory = m.encode(SOURCE[:1], MASK[:1])
+        x = m._embed(t, m.target_embedding, "target_positions", 0, None) + noise
+        states = m.decoder(x, memory=memory, memory_mask=MASK[:1][:, None, None])
+        return m.logits(states)[0]
+
+    def encode(noise):
+        def states(m):
+            x = m._embed(SOURCE[:1], m.target_embedding, "source_positions", 0, None)
+            return m.encoder(x + noise)[0]
+
+        return model.apply(params, method=states)
+
+    moved = norms(jnp.zeros((5, 16)), decode)
+    np.testing.assert_array_equal(moved > 0, np.tril(np.ones((5, 5), bool)))
+    assert (norms(jnp.zeros((6, 16)), encode) > 0).all()
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("chunks", [(1, 1, 1, 1, 1), (2, 2, 1), (5,)])
+def test_cached_decoding_equals_the_full_forward_in_any_chunks(positions, chunks):
+    model, params = make(positions=positions, kv_heads=2, decoder_kv_heads=1)
+    full = model.apply(params, SOURCE, MASK, TARGET)
+    cache = model.apply(params, SOURCE, MASK, 7, method="init_cache")
+    at, logits = 0, []
+    for size in chunks:
+        out, cache = model.apply(params, TARGET[:, at : at + size], cache, method="step")
+        logits.append(out)
+        at += size
+    np.testing.assert_allclose(jnp.concatenate(logits, axis=1), full, atol=1e-5)
+    assert cache["index"] == 5
+
+
+def test_source_padding_is_never_read():
+    model, params = make()
+    padded = model.apply(params, SOURCE, MASK, TARGET)
+    other = model.apply(params, jnp.where(MASK, SOURCE, 9), MASK, TARGET)
+    alone = model.apply(params, SOURCE[1:, :4], MASK[1:, :4], TARGET[1:])
+    np.testing.assert_array_equal(padded, other)
+    np.testing.assert_allclose(padded[1], alone[0], atol=1e-5)
+
+
+def test_beyond_the_context_is_refused():
+    model, params = make()
+    with pytest.raises(LabError, match="max_length"):
+        model.apply(params, SOURCE, MASK, 13, method="init_cache")
+    with pytest.raises(LabError, match="13 tokens exceeds"):
+        model.apply(params, SOURCE, MASK, jnp.zeros((2, 13), int))
+
+
+def parameters(v, d, f, layers):
+    """Closed form of the paper's model: shared embedding, biases everywhere, post-norm."""
+    attention = 4 * d * d + 4 * d
+    feed_forward = 2 * d * f + f + d
+    encoder = attention + feed_forward + 2 * 2 * d
+    decoder = 2 * attention + feed_forward + 3 * 2 * d
+    return v * d + layers * (encoder + decoder)
+
+
+def count(config):
+    ids = jnp.zeros((1, 2), int)
+    shapes = jax.eval_shape(build(config).init, jax.random.key(0), ids, ids == 0, ids)
+    return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(
+    ("v", "d", "f", "heads", "paper"),
+    [(37_000, 512, 2048, 8, 65e6), (37_000, 1024, 4096, 16, 213e6), (31, 24, 40, 3, None)],
+)
+def test_parameter_count_is_the_closed_form_near_the_papers(v, d, f, heads, paper):
+    config = EncoderDecoderConfig(
+        width=d, heads=heads, head_dim=d // heads, feed_forward_width=f, vocab_size=v
+    )
+    assert count(config) == parameters(v, d, f, 6)
+    if paper:
+        assert abs(count(config) / paper - 1) < 0.04
+
+
+def test_untied_embeddings_and_head_add_their_tables():
+    tied = count(CONFIG)
+    assert count(replace(CONFIG, tie_head=False)) == tied + 23 * 16
+    assert count(replace(CONFIG, tie_head=False, head_bias=True)) == tied + 23 * 16 + 23
+    untied = replace(CONFIG, tie_source_target=False, source_vocab_size=31)
+    assert count(untied) == tied + 31 * 16
+    with pytest.raises(LabError, match="tie_source_target"):
+        replace(CONFIG, source_vocab_size=31)
+
+
+def test_bfloat16_computes_in_it_and_keeps_parameters_and_logits_float32():
+    model, params = make(dtype="bfloat16")
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    logits = model.apply(params, SOURCE, MASK, TARGET)
+    exact = make()[0].apply(params, SOURCE, MASK, TARGET)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, exact, atol=0.1)
+    assert (logits != exact).any()
+    gradient = jax.grad(lambda p: model.apply(p, SOURCE, MASK, TARGET).sum())(params)
+    assert {x.dtype for x in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize("implementation", ["own", "xla"])
+def test_attention_implementations_agree(implementation):
+    model, params = make(attention_implementation=implementation)
+    want = make()[0].apply(params, SOURCE, MASK, TARGET)
+    np.testing.assert_allclose(model.apply(params, SOURCE, MASK, TARGET), want, atol=1e-5)

@@ -1,0 +1,247 @@
+"""What holds for every kind of tokenizer."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_lab.errors import LabError
+from transformer_lab.text import (
+    TokenizerConfig,
+    load,
+    load_dir,
+    names,
+    save_dir,
+    statistics,
+    train,
+)
+from transformer_lab.text.tokenizer import clean
+
+TEXTS = ["hello world, this is a text", "the cat sat on the mat", "naïve café …"] * 4
+TRAINED = ("bpe", "unigram", "char", "word", "byte")
+NASTY = {
+    "empty": "",
+    "nul": "a\0b",
+    "lone combining mark": "\u0301",
+    "joined emoji": "👨\u200d👩\u200d👧",
+    "crlf": "a\r\nb\r\n",
+    "byte order mark": "\ufeffhello",
+    "lone surrogate": "a\ud800b\udc80",
+    "white space only": " \t\n\u3000 ",
+    "special pieces": "<pad></s><s><unk><0x41>",
+    "sentencepiece's signs": "▁▁a▅ ⁇ ",
+}
+
+
+def config(kind, **settings):
+    return TokenizerConfig(kind=kind, **{"vocab_size": 285, **settings})
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {kind: train(config(kind), TEXTS) for kind in TRAINED}
+
+
+def test_names_are_the_kinds_that_a_config_accepts():
+    assert names() == sorted([*TRAINED, "marian"])
+    assert [TokenizerConfig(kind=name).kind for name in names()] == names()
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest():
+    with pytest.raises(LabError, match='unknown tokenizer kind "unigrm".*"unigram"'):
+        TokenizerConfig(kind="unigrm")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"vocab_sise": 3}, 'unknown tokenizer setting "vocab_sise".*"vocab_size"'),
+        ({"vocab_size": "300"}, "vocab_size must be int, got '300'"),
+        ({"lossless": 1}, "lossless must be bool, got 1"),
+        ({"lossless": True, "byte_fallback": False}, "lossless=True needs byte_fallback"),
+        ({"kind": "word", "lossless": True}, "word tokenizer cannot be lossless"),
+        ({"kind": "char", "vocab_size": 4}, "smallest possible is 5"),
+        ({"character_coverage": 0.5}, "between 0.98 and 1"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(values, message):
+    with pytest.raises(LabError, match=message):
+        TokenizerConfig.from_dict(values)
+
+
+def test_plain_values_become_a_config():
+    values = {"kind": "unigram", "character_coverage": 1}
+    assert TokenizerConfig.from_dict(values) == TokenizerConfig("unigram", character_coverage=1.0)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_special_ids_come_first_and_are_never_produced(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    ids = (tokenizer.pad_id, tokenizer.eos_id, tokenizer.bos_id, tokenizer.unk_id)
+    assert ids == (0, 1, 2, 3)
+    assert [tokenizer.piece(i) for i in ids] == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert not {0, 1, 2}.intersection(tokenizer.encode("<s>the </s> cat<pad> </s>"))
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_every_id_has_a_piece_and_no_other_has(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    pieces = [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
+    assert len(set(pieces)) == tokenizer.vocab_size
+    for outside in (-1, tokenizer.vocab_size):
+        with pytest.raises(LabError, match=f"token id {outside} is outside .* {len(pieces)}"):
+            tokenizer.piece(outside)
+        with pytest.raises(LabError, match=f"token id {outside} is outside"):
+            tokenizer.decode([outside])
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_decode_skips_padding_and_start_and_stops_at_the_first_end(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    ids = tokenizer.encode("the cat sat")
+    rest = [tokenizer.eos_id, *tokenizer.encode("mat"), tokenizer.vocab_size + 7]
+    padded = np.array([tokenizer.bos_id, tokenizer.pad_id, *ids, *rest], np.int32)
+    assert tokenizer.decode(padded) == "the cat sat"
+    assert tokenizer.decode([]) == ""
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_batch_is_its_texts_one_by_one(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    texts = [*TEXTS[:3], *NASTY.values()]
+    assert tokenizer.encode_batch(iter(texts)) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_batch([]) == []
+
+
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+@pytest.mark.parametrize("kind", TRAINED)
+def test_no_text_crashes(tokenizers, kind, text):
+    tokenizer = tokenizers[kind]
+    ids = tokenizer.encode(text)
+    assert all(3 <= i < tokenizer.vocab_size for i in ids)
+    tokenizer.decode(ids).encode()  # what comes back can always be written to a file
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_no_training_text_crashes(kind):
+    tokenizer = train(config(kind, vocab_size=400), [*NASTY.values(), "the cat"])
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
+def test_clean_replaces_only_lone_surrogates():
+    assert clean("a\ud800b\udc80") == "a\ufffdb\ufffd"
+    assert clean("\ud83d\ude00") == "😀"
+
+
+@given(st.text())
+def test_clean_leaves_all_valid_text(text):
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_files_bring_the_same_tokenizer_back(tokenizers, kind, tmp_path):
+    tokenizer = tokenizers[kind]
+    (tmp_path / "weights.bin").write_bytes(b"of no concern")
+    save_dir(tokenizer, tmp_path / "deep")
+    for copy in (load(tokenizer.to_files()), load_dir(tmp_path / "deep")):
+        assert copy.config == tokenizer.config
+        assert copy.vocab_size == tokenizer.vocab_size
+        assert copy.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+        assert copy.fingerprint() == tokenizer.fingerprint()
+
+
+def test_fingerprints_tell_tokenizers_apart(tokenizers):
+    other = train(config("bpe"), [*TEXTS, "a quite different text"])
+    prints = [t.fingerprint() for t in (*tokenizers.values(), other)]
+    assert len(set(prints)) == len(prints)
+    assert all(len(p) == 64 for p in prints)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_the_same_texts_give_the_same_bytes(tokenizers, kind):
+    assert train(config(kind), iter(TEXTS), seed=5).to_files() == tokenizers[kind].to_files()
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        *((kind, texts) for kind in ("bpe", "unigram", "char", "word") for texts in ([], [""])),
+        *((kind, [" ", "\n"]) for kind in ("bpe", "unigram", "word")),
+        ("bpe", ["\x01\u200b"]),  # which normalisation removes
+    ],
+)
+def test_an_empty_corpus_is_refused(kind, texts):
+    with pytest.raises(LabError, match="training corpus .* is empty"):
+        train(config(kind), texts)
+
+
+def test_one_text_in_place_of_many_is_refused():
+    with pytest.raises(LabError, match="got one str"):
+        train(config("char"), "hello")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_an_error_of_the_source_of_texts_stays_itself(kind):
+    def texts():
+        yield "some text"
+        raise LabError("line 2 of data.txt is not UTF-8")
+
+    with pytest.raises(LabError, match=r"^line 2 of data\.txt is not UTF-8$"):
+        train(config(kind), texts())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("sentencepiece.model", None, "file sentencepiece.model is missing"),
+        ("sentencepiece.model", b"", "not a sentencepiece model: it is empty"),
+        ("sentencepiece.model", b"junk", "sentencepiece.model is not a sentencepiece model"),
+        ("tokenizer.json", None, "no tokenizer that can be read"),
+        ("tokenizer.json", b"{", "tokenizer.json is not valid JSON"),
+        ("tokenizer.json", b"\xff\xfe\xff", "tokenizer.json is not valid JSON"),
+        ("tokenizer.json", b"[]", "no tokenizer that can be read"),
+        ("tokenizer.json", b'{"config": {"kind": "bqe"}}', 'did you mean "bpe"'),
+    ],
+)
+def test_damaged_files_are_refused_by_name(tokenizers, name, content, message):
+    files = tokenizers["bpe"].to_files()
+    del files[name]
+    with pytest.raises(LabError, match=message) as error:
+        load(files if content is None else {**files, name: content})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("symbols", [b'{"a": 1}', b"[1]", b'["a", "a"]'])
+def test_damaged_symbols_are_refused(tokenizers, symbols):
+    with pytest.raises(LabError, match=r"symbols\.json"):
+        load({**tokenizers["char"].to_files(), "symbols.json": symbols})
+
+
+def test_a_missing_directory_is_refused_by_name(tmp_path):
+    with pytest.raises(LabError, match=r"no tokenizer directory at .*gone"):
+        load_dir(tmp_path / "gone")
+    with pytest.raises(LabError, match=str(tmp_path)):
+        load_dir(tmp_path)
+
+
+def test_the_header_is_readable_json(tokenizers):
+    header = json.loads(tokenizers["word"].to_files()["tokenizer.json"])
+    assert header["kind"] == "word"
+    assert TokenizerConfig.from_dict(header["config"]) == tokenizers["word"].config
+
+
+def test_statistics_are_a_ratio_of_sums():
+    tokenizer = train(TokenizerConfig(kind="word", vocab_size=6), ["a a b b c"])
+    # 5 tokens of 4 words ("c." is one word, two tokens), of which "c" and "." are unknown.
+    assert statistics(tokenizer, ["a b a", "c."]) == {"tokens_per_word": 1.25, "unknown_rate": 0.4}
+    with pytest.raises(LabError, match="at least one word"):
+        statistics(tokenizer, [" "])
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 259), max_size=30))
+def test_any_valid_ids_decode(ids):
+    tokenizer = train(TokenizerConfig(kind="byte"), [])
+    assert tokenizer.decode(ids).encode().decode() == tokenizer.decode(ids)

@@ -1,0 +1,1 @@
+"""Train, change, compare and scale transformers in JAX and Flax."""

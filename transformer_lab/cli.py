@@ -1,0 +1,129 @@
+"""What the entry points share: flags, configs, one line for an error."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from transformer_lab.data.fetch import cache_dir
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.training.config import flatten
+
+
+def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
+    """Runs `body(arguments)`; `define` declares flags that depend on other flags' values."""
+
+    def parse(argv):
+        try:
+            _refuse_bare_overrides(argv)
+            if define is not None:
+                define()
+            return flags.FLAGS(argv)
+        except LabError as error:
+            _fail(error)
+        except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            _fail(_explain(error))
+
+    def guarded(argv):
+        try:
+            _setup()
+            return body(argv[1:])
+        except LabError as error:
+            return _fail(error)
+        except KeyboardInterrupt:
+            return _fail("interrupted")
+        except BrokenPipeError:  # the reader of our output has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+    logging.set_verbosity(logging.WARNING)
+    app.run(guarded, flags_parser=parse)
+
+
+def config_file() -> None:
+    """Declares --config=FILE[:ARG] and --config.KEY=VALUE."""
+    config_flags.DEFINE_config_file("config", None, "The run's config file.", lock_config=True)
+
+
+def workdir_config(read: Callable[[Path], dict]) -> None:
+    """Declares --config.KEY=VALUE over the config that lies in --workdir."""
+    workdir = _flag_value("workdir")
+    if not workdir:
+        raise LabError("--workdir=DIR is missing: the directory of a trained run")
+    config = ConfigDict(read(Path(workdir)))
+    config_flags.DEFINE_config_dict("config", config, lock_config=True)
+
+
+def get_config() -> ConfigDict:
+    """The parsed config."""
+    config = flags.FLAGS.config
+    if config is None:
+        raise LabError("--config=FILE is missing, for example --config=configs/smoke.py")
+    return config
+
+
+def get_workdir() -> Path:
+    """The parsed --workdir."""
+    if not flags.FLAGS.workdir:
+        raise LabError("--workdir=DIR is missing: where the run lies")
+    return Path(flags.FLAGS.workdir)
+
+
+def _flag_value(name: str) -> str:
+    for i, argument in enumerate(sys.argv[1:], 1):
+        if match := re.fullmatch(rf"--?{name}=(.*)", argument):
+            return match[1]
+        if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(sys.argv):
+            return sys.argv[i + 1]
+    return ""
+
+
+def _refuse_bare_overrides(argv: list[str]) -> None:
+    for argument in argv[1:]:
+        if re.match(r"config(\.|=)", argument):
+            raise LabError(f"{argument} has no dashes: write --{argument}")
+
+
+def _explain(error: Exception) -> str:
+    """One line for what goes wrong while flags are parsed and config files are read."""
+    text = " ".join(str(error).strip("'\"").split())
+    frame, traceback = None, error.__traceback__
+    while traceback is not None:  # the innermost line of a config file, if there is one
+        code = traceback.tb_frame.f_code
+        if code.co_name == "get_config":
+            frame = f"{code.co_filename}:{traceback.tb_lineno}: "
+        traceback = traceback.tb_next
+    key = re.search(r"config\.([\w.]+)", " ".join(sys.argv))
+    if isinstance(error, AttributeError | KeyError) and frame is None and key:
+        return f"{_unknown_key() or text}"
+    return f"{frame or ''}{text}"
+
+
+def _unknown_key() -> str | None:
+    """Names the first --config.KEY of the command line that the config does not have."""
+    holder = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+    if not isinstance(holder, ConfigDict):
+        return None
+    valid = flatten(holder)
+    for argument in sys.argv[1:]:
+        match = re.match(r"--(?:no)?config\.([\w.]+)", argument)
+        if match and match[1] not in valid:
+            return f"config.{match[1]} is not a key{nearest(match[1], valid)}"
+    return None
+
+
+def _fail(message: object) -> None:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.exit(2)
+
+
+def _setup() -> None:
+    """Compiled programs are kept between runs."""
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

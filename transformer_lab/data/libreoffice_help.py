@@ -1,0 +1,108 @@
+"""Sentence pairs from the LibreOffice help: pages whose paragraphs carry the same ids."""
+
+import html
+import re
+from pathlib import Path
+
+from transformer_lab.data.pairs import Report, Row, fold
+from transformer_lab.errors import LabError
+
+FOLDERS = {"en": "en-US", "fr": "fr", "de": "de"}
+PACKAGES = {
+    "en": "libreoffice-help-en-us",
+    "fr": "libreoffice-help-fr",
+    "de": "libreoffice-help-de",
+}
+LICENCE = "LibreOffice help: MPL-2.0"
+
+_BLOCK = re.compile(r'<(p|h[1-6])\b[^>]*?\bid="((?:par|hd)_[^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
+_SPAN = re.compile(r"<span\b[^>]*>|</span>")
+_VARIANT = re.compile(r'class="[A-Z]{3,}"')  # a wording for Calc beside another for Writer
+_BREAK = re.compile(r"<(?:br|img|td|li)\b[^>]*>")
+_TAG = re.compile(r"<[^>]*>")
+# A sentence ends at . ! or ? and the next begins with a capital or a digit, maybe quoted.
+_BETWEEN = re.compile(r'(?<=[.!?])\s+(?=["«„“(\[]?\s?[A-ZÀ-Þ0-9])')
+_FULL = re.compile(r'[.!?][)"»“”]?$')
+
+
+def read(folders: list[Path], source: str, target: str, report: Report) -> list[Row]:
+    """Full sentences of paragraphs that both languages have, grouped by page.
+
+    Paragraphs are joined on (page, id). A paragraph counts as unclear when its two sides do not
+    have as many sentences or hold variants for several programs; a fragment does not end like a
+    sentence; an untranslated sentence is the same on both sides. Each sentence is one pair read.
+    """
+    roots = {language: _root(folders, language) for language in (source, target)}
+    rows = []
+    for file in sorted(roots[source].rglob("*.html")):
+        page = file.relative_to(roots[source])
+        other = roots[target] / page
+        if other.exists():
+            sides = blocks(_text(file)), blocks(_text(other))
+            rows += _page_rows(page.as_posix(), *sides, report)
+    return rows
+
+
+def _page_rows(
+    page: str, source: dict[str, str], target: dict[str, str], report: Report
+) -> list[Row]:
+    rows = []
+    for name in (name for name in source if name in target):
+        sides = sentences(source[name]), sentences(target[name])
+        report["read"] += len(sides[0])
+        if len(sides[0]) != len(sides[1]) or _VARIANT.search(source[name] + target[name]):
+            report["unclear"] += len(sides[0])
+            continue
+        for pair in zip(*sides, strict=True):
+            if not all(_FULL.search(side) for side in pair):
+                report["fragment"] += 1
+            elif pair[0] == pair[1]:
+                report["untranslated"] += 1
+            else:
+                rows.append(Row(page, *pair))
+    return rows
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise LabError(f"{file}: not UTF-8 at byte {error.start}") from error
+
+
+def _root(folders: list[Path], language: str) -> Path:
+    """The folder text/ of a language, at or below one of the folders."""
+    name = FOLDERS[language]
+    for folder in folders:
+        for root in sorted(folder.rglob(f"{name}/text")):
+            return root
+    places = ", ".join(map(str, folders))
+    raise LabError(f"no folder {name}/text with LibreOffice's help in {places}")
+
+
+def blocks(page: str) -> dict[str, str]:
+    """The HTML inside each paragraph and heading that has an id, Mac variants left out."""
+    found: dict[str, str] = {}
+    for _, name, inside in _BLOCK.findall(_without_mac(page)):
+        found.setdefault(name, inside)  # an embedded section repeats its ids
+    return found
+
+
+def _without_mac(page: str) -> str:
+    """The page without <span class="MAC">, which gives the keys of macOS beside the others."""
+    kept, position, depth = [], 0, 0
+    for tag in _SPAN.finditer(page):
+        if depth:
+            depth += -1 if tag.group().startswith("</") else 1
+            if not depth:
+                position = tag.end()
+        elif 'class="MAC"' in tag.group():
+            kept.append(page[position : tag.start()])
+            depth = 1
+    return "".join(kept) + ("" if depth else page[position:])
+
+
+def sentences(inside: str) -> list[str]:
+    """The sentences of a paragraph's HTML, as plain text."""
+    text = fold(html.unescape(_TAG.sub("", _BREAK.sub(" ", inside))))
+    return _BETWEEN.split(text) if text else []

@@ -1,0 +1,70 @@
+"""How a model's output is searched."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_lab.errors import LabError, nearest
+
+LENGTH_PENALTIES = ("gnmt", "power")
+EARLY_STOPPING = ("exact", "heuristic", "first")
+_LARGEST_ALPHA = 10.0  # beyond it float32 penalties of long texts overflow
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Greedy or beam search: a hypothesis scores log-probability / penalty(length).
+
+    The length counts the generated tokens with the end token, but not the start token. A beam of 1
+    is greedy decoding, whatever `alpha` and `early_stopping` are.
+    """
+
+    beam_size: int = 1  # 1: greedy
+    n_best: int = 1  # hypotheses a source, at most beam_size
+    length_penalty: str = "gnmt"  # ((5 + length) / 6)^alpha (Wu 2016, eq. 14); power: length^alpha
+    alpha: float = 0.6  # 0: none; the larger, the longer the output
+    # exact: a sentence stops once no live beam can still enter its n_best at any length; heuristic:
+    # once the best live beam, scored at its present length, is below all beam_size finished ones
+    # (Hugging Face's early_stopping=False); first: once beam_size are finished (its True).
+    early_stopping: str = "exact"
+    max_new_tokens: int = 0  # end token included; 0: 2 * source + 10, within model.max_length
+    batch_size: int = 64  # rows that are decoded at once
+    banned_tokens: tuple[int, ...] = ()  # never generated, such as padding
+    renormalize: bool = False  # the banned tokens' probability goes to the others
+    force_eos: bool = False  # a text that reaches the limit ends in the end token, at no cost
+
+    def __post_init__(self):
+        for name in ("beam_size", "n_best", "batch_size"):
+            if getattr(self, name) < 1:
+                raise LabError(f"decode.{name} = {getattr(self, name)} must be at least 1")
+        if self.n_best > self.beam_size:
+            raise LabError(
+                f"decode.n_best = {self.n_best} needs decode.beam_size >= {self.n_best}, "
+                f"it is {self.beam_size}"
+            )
+        for name, valid in (
+            ("length_penalty", LENGTH_PENALTIES),
+            ("early_stopping", EARLY_STOPPING),
+        ):
+            value = getattr(self, name)
+            if value not in valid:
+                raise LabError(f'decode.{name} = "{value}" is unknown{nearest(str(value), valid)}')
+        if not (math.isfinite(self.alpha) and abs(self.alpha) <= _LARGEST_ALPHA):
+            raise LabError(
+                f"decode.alpha = {self.alpha} is not in [{-_LARGEST_ALPHA:g}, {_LARGEST_ALPHA:g}]"
+            )
+        if self.max_new_tokens < 0:
+            raise LabError(
+                f"decode.max_new_tokens = {self.max_new_tokens} must be at least 1, "
+                "or 0 for 2 * source + 10"
+            )
+        if any(token < 0 for token in self.banned_tokens):
+            raise LabError(f"decode.banned_tokens = {self.banned_tokens} has a negative id")
+
+    def penalties(self, longest: int) -> Float[np.ndarray, "lengths"]:
+        """The divisor of the log-probability for each length 0 .. longest; that of 0 is unused."""
+        lengths = np.maximum(np.arange(longest + 1, dtype=np.float64), 1)
+        base = (5 + lengths) / 6 if self.length_penalty == "gnmt" else lengths
+        return (base**self.alpha).astype(np.float32)

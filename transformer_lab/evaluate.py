@@ -1,0 +1,30 @@
+"""Scores a trained run: `python -m transformer_lab.evaluate --workdir=runs/en_fr`.
+
+Ends with one JSON line on standard output. `--config.decode.beam_size=4` and any other key may be
+changed; `--average=5` takes the mean of the last five checkpoints.
+"""
+
+import json
+
+from absl import flags
+
+from transformer_lab import cli
+from transformer_lab.training import runs
+from transformer_lab.training.loop import final_scores
+from transformer_lab.training.writers import log
+
+flags.DEFINE_string("workdir", "", "Directory of the trained run.")
+flags.DEFINE_string("split", "test", "train | validation | test.")
+flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+
+
+def main(_: list[str]) -> None:
+    trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
+    values, scores = final_scores(trainer, params, flags.FLAGS.split)
+    for note in scores.notes:
+        log(note)
+    print(json.dumps(values))
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

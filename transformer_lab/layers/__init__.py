@@ -1,0 +1,1 @@
+"""Flax Linen modules made of ops."""

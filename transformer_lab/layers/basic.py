@@ -1,0 +1,80 @@
+"""Dense, norm and feed-forward as every block uses them."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.ops.activations import ACTIVATIONS, GATED
+from transformer_lab.ops.dropout import dropout
+
+
+def dense(config: StackConfig, features: int, bias: bool) -> nn.Dense:
+    """A float32 kernel [in, features] applied in the compute type."""
+    init = {
+        "xavier_uniform": nn.initializers.xavier_uniform(),
+        "normal": nn.initializers.normal(config.init_std),
+    }[config.kernel_init]
+    return nn.Dense(features, use_bias=bias, dtype=config.compute_dtype, kernel_init=init)
+
+
+class Identity(nn.Module):
+    """Stands where a norm would, for ablations."""
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return x
+
+
+def norm(config: StackConfig) -> nn.Module:
+    """LayerNorm (Ba 2016), RMSNorm (Zhang 2019) or none; statistics in float32."""
+    if config.norm == "none":
+        return Identity()
+    common = {"epsilon": config.norm_epsilon, "dtype": config.compute_dtype}
+    if config.norm == "rms_norm":
+        return nn.RMSNorm(**common)
+    # The two-pass variance: E[x^2] - E[x]^2 loses its digits where the mean is large.
+    return nn.LayerNorm(**common, use_bias=config.norm_bias, use_fast_variance=False)
+
+
+class FeedForward(nn.Module):
+    """act(x W_up + b) W_down + b (Vaswani 2017, eq. 2), or gated (Shazeer 2020, eq. 6)."""
+
+    config: StackConfig
+
+    def setup(self):
+        cfg = self.config
+        if cfg.activation in GATED:
+            self.gate = dense(cfg, cfg.feed_forward_width, cfg.feed_forward_bias)
+        self.up = dense(cfg, cfg.feed_forward_width, cfg.feed_forward_bias)
+        self.down = dense(cfg, cfg.width, cfg.feed_forward_bias)
+
+    def __call__(
+        self, x: Float[Array, "b t d"], dropout_key: Key[Array, ""] | None = None
+    ) -> Float[Array, "b t d"]:
+        cfg = self.config
+        if cfg.activation in GATED:
+            hidden = ACTIVATIONS[GATED[cfg.activation]](self.gate(x)) * self.up(x)
+        else:
+            hidden = ACTIVATIONS[cfg.activation](self.up(x))
+        return self.down(dropout(hidden, cfg.feed_forward_dropout, dropout_key))
+
+
+class Embedding(nn.Module):
+    """A float32 table [vocabulary, width], read in the compute type; also an output head."""
+
+    vocab_size: int
+    width: int
+    std: float
+    dtype: jnp.dtype
+
+    def setup(self):
+        init = nn.initializers.normal(self.std)
+        self.embedding = self.param("embedding", init, (self.vocab_size, self.width))
+
+    def __call__(self, ids: Array) -> Float[Array, "*ids d"]:
+        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+
+    def logits(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """x E^T, accumulated in float32."""
+        table = self.embedding.astype(self.dtype)
+        return jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)

@@ -1,0 +1,187 @@
+"""The encoder-decoder Transformer (Vaswani 2017)."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.basic import Embedding
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.stack import Stack
+from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.positions import sinusoids
+
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "none")
+Cache = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig(StackConfig):
+    """Both stacks; a `decoder_` field left at None takes the encoder's value."""
+
+    vocab_size: int | None = None  # None: the tokenizer's
+    source_vocab_size: int | None = None  # None: one vocabulary for both languages
+    max_length: int = 256  # the longest sequence of either side, in tokens
+    positions: str = "sinusoidal"  # sinusoidal_halves: all sines before all cosines
+    embedding_scale: bool = True  # embeddings times sqrt(width)
+    tie_source_target: bool = True  # one embedding for both languages
+    tie_head: bool = True  # the output head is the target embedding
+    head_bias: bool = False
+    decoder_layers: int | None = None
+    decoder_heads: int | None = None
+    decoder_kv_heads: int | None = None
+    decoder_head_dim: int | None = None
+    decoder_feed_forward_width: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.positions not in POSITIONS:
+            hint = nearest(self.positions, POSITIONS)
+            raise LabError(f'model.positions = "{self.positions}" is unknown{hint}')
+        if self.tie_source_target and self.source_vocab_size not in (None, self.vocab_size):
+            raise LabError(
+                "model.tie_source_target = True needs one vocabulary: unset model.source_vocab_size"
+            )
+        _ = self.decoder  # refuses an impossible decoder as well
+
+    @property
+    def decoder(self) -> StackConfig:
+        """The decoder stack's settings."""
+        fields = {f: getattr(self, f) for f in StackConfig.__dataclass_fields__}
+        for name in ("layers", "heads", "kv_heads", "head_dim", "feed_forward_width"):
+            own = getattr(self, f"decoder_{name}")
+            fields[name] = fields[name] if own is None else own
+        return StackConfig(**fields)
+
+
+class EncoderDecoder(nn.Module):
+    """source, target -> logits. Dropout is on when a call is given a dropout key."""
+
+    config: EncoderDecoderConfig
+
+    def setup(self):
+        cfg = self.config
+        std = cfg.width**-0.5 if cfg.embedding_scale else cfg.init_std
+        table = lambda size: Embedding(size, cfg.width, std, cfg.compute_dtype)  # noqa: E731
+        self.target_embedding = table(cfg.vocab_size)
+        if not cfg.tie_source_target:
+            self.source_embedding = table(cfg.source_vocab_size or cfg.vocab_size)
+        if not cfg.tie_head:
+            self.head = table(cfg.vocab_size)
+        if cfg.head_bias:
+            self.head_bias = self.param("head_bias", nn.initializers.zeros, (cfg.vocab_size,))
+        if cfg.positions == "learned":
+            positions = lambda: Embedding(  # noqa: E731
+                cfg.max_length, cfg.width, cfg.init_std, cfg.compute_dtype
+            )
+            self.source_positions, self.target_positions = positions(), positions()
+        self.encoder = Stack(cfg, cfg.layers)
+        self.decoder = Stack(cfg.decoder, cfg.decoder.layers, causal=True, cross=True)
+
+    def __call__(
+        self,
+        source: Int[Array, "b s"],
+        source_mask: Bool[Array, "b s"],
+        target: Int[Array, "b t"],
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "b t v"]:
+        """Logits of the token after each target token; target starts with the start token."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        memory = self.encode(source, source_mask, keys[0])
+        return self.logits(self.decode(target, memory, source_mask, keys[1]))
+
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        source_mask: Bool[Array, "b s"],
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "b s d"]:
+        """The encoder's states; the mask is True at real tokens."""
+        embedding = (
+            self.target_embedding if self.config.tie_source_target else self.source_embedding
+        )
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        x = self._embed(source, embedding, "source_positions", 0, keys[0])
+        return self.encoder(x, source_mask[:, None, None, :], dropout_key=keys[1])
+
+    def decode(
+        self,
+        target: Int[Array, "b t"],
+        memory: Float[Array, "b s d"],
+        memory_mask: Bool[Array, "b s"],
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "b t d"]:
+        """The decoder's states for all target positions at once."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        x = self._embed(target, self.target_embedding, "target_positions", 0, keys[0])
+        return self.decoder(
+            x, memory=memory, memory_mask=memory_mask[:, None, None, :], dropout_key=keys[1]
+        )
+
+    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """Output scores in float32."""
+        head = self.target_embedding if self.config.tie_head else self.head
+        out = head.logits(states)
+        return out + self.head_bias if self.config.head_bias else out
+
+    def init_cache(
+        self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
+    ) -> Cache:
+        """Encodes the source and makes room for `length` target positions.
+
+        `index` counts the positions written; `layers` changes at each step; `memory` never does.
+        """
+        if length > self.config.max_length:
+            raise LabError(
+                f"decoding {length} positions needs model.max_length >= {length}, "
+                f"it is {self.config.max_length}"
+            )
+        memory = self.encode(source, source_mask)
+        return {
+            "index": jnp.zeros((), jnp.int32),
+            "layers": self.decoder.init_cache(source.shape[0], length),
+            "memory": {
+                "layers": self.decoder.cross_cache(memory),
+                "mask": source_mask[:, None, None, :],
+            },
+        }
+
+    def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
+        """Logits after each of the next t target tokens, and the cache that holds them."""
+        index = cache["index"]
+        x = self._embed(tokens, self.target_embedding, "target_positions", index, None)
+        memory = cache["memory"]
+        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], memory["mask"])
+        cache = {"index": index + tokens.shape[1], "layers": layers, "memory": memory}
+        return self.logits(x), cache
+
+    def _embed(self, ids, embedding, table, start, key):
+        cfg = self.config
+        if ids.shape[1] > cfg.max_length:
+            raise LabError(
+                f"a sequence of {ids.shape[1]} tokens exceeds model.max_length = {cfg.max_length}"
+            )
+        x = embedding(ids)
+        if cfg.embedding_scale:
+            x = x * jnp.asarray(cfg.width**0.5, x.dtype)
+        positions = start + jnp.arange(ids.shape[1])
+        if cfg.positions == "learned":
+            x = x + getattr(self, table)(positions)
+        elif cfg.positions != "none":
+            halves = cfg.positions == "sinusoidal_halves"
+            x = x + sinusoids(positions, cfg.width, halves=halves).astype(x.dtype)
+        return dropout(x, cfg.dropout, key)
+
+
+def build(config: EncoderDecoderConfig) -> EncoderDecoder:
+    """The module; `config.vocab_size` must be known by now."""
+    if config.vocab_size is None:
+        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    return EncoderDecoder(replace(config))
+
+
+CONFIG = EncoderDecoderConfig

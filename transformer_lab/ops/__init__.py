@@ -1,0 +1,1 @@
+"""Pure functions on arrays: no modules, no files, no config."""

@@ -1,0 +1,28 @@
+"""Dropout as a function of its key (Srivastava 2014)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+_STEPS = 1 << 16
+
+
+def dropout(
+    x: Float[Array, "*shape"], rate: float, key: Key[Array, ""] | None
+) -> Float[Array, "*shape"]:
+    """x with each element zeroed with probability `rate`, the rest scaled up; x itself without key.
+
+    Each 32-bit random word decides two elements, so the rate is a multiple of 1/65536: half the
+    cost of one word an element, and an error below 8e-6, which the scale takes into account. The
+    result depends on the key and the shape alone, not on how x is laid over devices.
+    """
+    threshold = round(rate * _STEPS)
+    if key is None or threshold == 0:
+        return x
+    if threshold >= _STEPS:
+        return jnp.zeros_like(x)
+    *front, last = x.shape
+    words = jax.random.bits(key, (*front, (last + 1) // 2), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*front, -1)[..., :last]
+    scale = _STEPS / (_STEPS - threshold)
+    return jnp.where(halves >= threshold, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))

@@ -1,0 +1,57 @@
+"""Losses and metrics as (sum, weight) pairs: nothing is divided before the last moment."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+Pair = tuple[Float[Array, ""], Float[Array, ""]]  # (sum, weight)
+
+
+def cross_entropy(
+    logits: Float[Array, "*batch vocab"], labels: Int[Array, "*batch"], smoothing: float = 0.0
+) -> Float[Array, "*batch"]:
+    """-log softmax(logits)[label] in nats; with smoothing, against (1 - e) onehot + e / vocab.
+
+    Smoothing as in Szegedy 2016, section 7. A label outside 0..vocab-1 gives a finite number that
+    the caller must mask.
+    """
+    logits = logits.astype(jnp.float32)
+    labels = jnp.clip(labels, 0, logits.shape[-1] - 1)
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    target = (1.0 - smoothing) * chosen
+    if smoothing:
+        target = target + smoothing * logits.mean(axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - target
+
+
+def masked_sum(values: Float[Array, "*batch"], mask: Bool[Array, "*batch"]) -> Pair:
+    """Sum over the places where the mask is True, and how many they are; NaN elsewhere is harmless
+    forward."""
+    return jnp.where(mask, values, 0.0).sum(), mask.sum(dtype=jnp.float32)
+
+
+def token_metrics(
+    logits: Float[Array, "*batch vocab"],
+    labels: Int[Array, "*batch"],
+    mask: Bool[Array, "*batch"],
+    smoothing: float = 0.0,
+) -> dict[str, Pair]:
+    """`loss` (smoothed), `nll` (never smoothed) and `accuracy` over the tokens under the mask."""
+    logits = logits.astype(jnp.float32)
+    metrics = {"loss": masked_sum(cross_entropy(logits, labels, smoothing), mask)}
+    plain = cross_entropy(logits, labels) if smoothing else None
+    metrics["nll"] = metrics["loss"] if plain is None else masked_sum(plain, mask)
+    right = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
+    metrics["accuracy"] = masked_sum(right, mask)
+    return metrics
+
+
+def add_pairs(a: dict[str, Pair], b: dict[str, Pair]) -> dict[str, Pair]:
+    """Elementwise sum of two metric dictionaries with the same names."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def ratio(pair: Pair) -> Float[Array, ""]:
+    """sum / weight, and 0 where nothing was counted."""
+    total, weight = pair
+    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)

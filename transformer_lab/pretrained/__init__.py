@@ -1,0 +1,74 @@
+"""Models in and out of Hugging Face directories.
+
+A family is a module of this package, keyed by the `model_type` of its config.json. It has `KIND`
+(of `transformer_lab.models`), `reading(settings, tensors)` and `writing(config)`, which return the
+other side's config and the name map; `build(config)` and `shapes(config)`, the model and its
+parameters' shapes by path; `INPUTS` and `outputs(config, params, inputs)`, for checks.
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.pretrained.generation import SpecialIds, read_generation, write_generation
+from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directory
+from transformer_lab.pretrained.keys import Settings
+from transformer_lab.pretrained.names import export_params, import_params
+
+FAMILIES = {
+    "marian": "transformer_lab.pretrained.marian",
+}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model read from a directory: `config` is that of `models.family(kind)`."""
+
+    model_type: str
+    kind: str
+    config: Any
+    params: dict[str, Any]  # float32 numpy arrays
+    decode: DecodeConfig
+    special: SpecialIds
+
+
+def family(model_type: str) -> ModuleType:
+    """The module of a `model_type`."""
+    if model_type not in FAMILIES:
+        raise LabError(f'model_type = "{model_type}" is unknown{nearest(model_type, FAMILIES)}')
+    return importlib.import_module(FAMILIES[model_type])
+
+
+def load(directory: str | Path) -> Pretrained:
+    """The model, its parameters and its generation settings; LabError names whatever is wrong."""
+    found = read_directory(directory)
+    model_type = found.config.get("model_type")
+    if not isinstance(model_type, str):
+        raise LabError(f'{found.path / CONFIG}: "model_type" is missing')
+    module = family(model_type)
+    settings = Settings(found.config, str(found.path / CONFIG))
+    config, names = module.reading(settings, found.tensors)
+    params = import_params(names, found.tensors, module.shapes(config), str(found.path))
+    decode, special = read_generation(found, config.vocab_size, config.max_length)
+    return Pretrained(model_type, module.KIND, config, params, decode, special)
+
+
+def export(
+    params: Any,
+    config: Any,
+    directory: str | Path,
+    special: SpecialIds,
+    decode: DecodeConfig | None = None,
+    model_type: str = "marian",
+) -> None:
+    """Write a directory that `load` and Hugging Face's own classes read; never over another."""
+    module = family(model_type)
+    values, names = module.writing(config)
+    tensors = export_params(names, params, module.shapes(config))
+    generation = write_generation(special, decode)
+    # Older readers take the special tokens from config.json.
+    write_directory(directory, generation | values, tensors, generation)

@@ -1,0 +1,136 @@
+"""Hugging Face model directories: JSON settings and safetensors weights, read and written."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 from it
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from transformer_lab.errors import LabError
+
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class HubDirectory:
+    """What a directory holds; tensors keep the types of the file."""
+
+    path: Path
+    config: dict[str, Any]
+    generation: dict[str, Any] | None  # None: there is no such file
+    tensors: dict[str, np.ndarray]
+
+
+def read_directory(path: str | Path) -> HubDirectory:
+    """Everything that describes the model; each fault is a LabError that names the file."""
+    path = Path(path)
+    if not path.is_dir():
+        raise LabError(f"{path}: no such directory")
+    config = read_json(path / CONFIG)
+    generation = read_json(path / GENERATION) if (path / GENERATION).exists() else None
+    return HubDirectory(path, config, generation, read_tensors(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabError(f"{path}: no such file") from None
+    except OSError as error:
+        raise LabError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # bad JSON, and bytes that are not UTF-8
+        raise LabError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LabError(f"{path}: holds a JSON {type(value).__name__}, needs an object")
+    return value
+
+
+def read_tensors(directory: Path) -> dict[str, np.ndarray]:
+    """The arrays of model.safetensors, else of the shards that the index lists."""
+    if (directory / WEIGHTS).exists():
+        return _read_safetensors(directory / WEIGHTS)
+    if (directory / INDEX).exists():
+        return _read_shards(directory / INDEX)
+    binaries = sorted(p.name for p in directory.glob("pytorch_model*.bin"))
+    hint = f"; convert {binaries[0]} to safetensors, it is not read" if binaries else ""
+    raise LabError(f"{directory}: holds neither {WEIGHTS} nor {INDEX}{hint}")
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise LabError(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: _read_tensor(file, name, path) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise LabError(f"{path}: damaged or not a safetensors file: {error}") from error
+    except OSError as error:
+        raise LabError(f"{path}: cannot be read: {error}") from error
+
+
+def _read_tensor(file: Any, name: str, path: Path) -> np.ndarray:
+    try:
+        return file.get_tensor(name)
+    except (AttributeError, TypeError) as error:  # numpy has no such type
+        kind = file.get_slice(name).get_dtype()
+        raise LabError(f"{path}: {name} has the type {kind}, which is not supported") from error
+
+
+def _read_shards(index: Path) -> dict[str, np.ndarray]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(shard, str) and Path(shard).name == shard for shard in weight_map.values()
+    ):
+        raise LabError(f'{index}: "weight_map" must map tensor names to files beside it')
+    tensors = {}
+    for shard in sorted(set(weight_map.values())):
+        path = index.parent / shard
+        found = _read_safetensors(path)
+        listed = {name for name, owner in weight_map.items() if owner == shard}
+        missing, extra = sorted(listed - found.keys()), sorted(found.keys() - listed)
+        if missing or extra:
+            raise LabError(
+                f"{path}: differs from {index.name}: "
+                f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(extra) or 'none'}"
+            )
+        tensors |= found
+    return tensors
+
+
+def write_directory(
+    path: str | Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    generation: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a new model; a directory that holds one already is refused.
+
+    The configuration is written last: a directory without it is not taken for a model.
+    """
+    path = Path(path)
+    taken = [name for name in (CONFIG, GENERATION, WEIGHTS, INDEX) if (path / name).exists()]
+    if taken:
+        raise LabError(f"{path}: holds {taken[0]} already; choose another directory")
+    contiguous = {name: np.ascontiguousarray(value) for name, value in sorted(tensors.items())}
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # Other readers ask for this mark before they open the file.
+        save_file(contiguous, path / WEIGHTS, metadata={"format": "pt"})
+        if generation is not None:
+            _write_json(path / GENERATION, generation)
+        _write_json(path / CONFIG, config)
+    except (OSError, SafetensorError) as error:
+        raise LabError(f"{path}: cannot be written: {error}") from error
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,20 @@
+"""Objectives by name: each module has `SECTIONS` (its config dataclasses) and `build(...)`.
+
+What the trainer asks of a task stands in `transformer_lab.tasks.base`.
+"""
+
+import importlib
+from types import ModuleType
+
+from transformer_lab.errors import LabError, nearest
+
+TASKS = {
+    "translation": "transformer_lab.tasks.translation",
+}
+
+
+def objective(kind: str) -> ModuleType:
+    """The module of an objective."""
+    if kind not in TASKS:
+        raise LabError(f'task.kind = "{kind}" is unknown{nearest(kind, TASKS)}')
+    return importlib.import_module(TASKS[kind])

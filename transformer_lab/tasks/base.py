@@ -1,0 +1,73 @@
+"""What the trainer asks of a task. A task is one file that provides these."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer_lab.ops.losses import Pair
+
+Batch = dict[str, Array]
+HostBatch = dict[str, np.ndarray]
+Params = Any
+Place = Callable[[HostBatch], Batch]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What decoding or another whole-split evaluation found."""
+
+    values: dict[str, float]
+    samples: list[tuple[str, ...]]  # rows of a table that shows the model at work
+    notes: list[str]  # such as a score's signature
+
+
+class TrainingBatches(Protocol):
+    """An endless iterator of batches whose order is a function of (seed, step)."""
+
+    def __next__(self) -> HostBatch: ...
+    def get_state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Task(Protocol):
+    """An objective on a model and its data."""
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Initial parameters."""
+
+    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> dict[str, Pair]:
+        """Training sums; "loss" is what the optimizer lowers. Weights depend on the batch only."""
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        """Evaluation sums, without dropout. "loss" is in nats."""
+
+    def steps_per_epoch(self) -> int:
+        """Batches of one pass over the training set."""
+
+    def train_batches(self) -> TrainingBatches:
+        """From step 0; a restored run sets its position."""
+
+    def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        """Each example of `validation` or `test` once."""
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """Scores beyond sums, such as BLEU of decoded text. `final`: of the finished model."""
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        """How many real `examples` and `tokens` a batch holds, for the rates."""
+
+    def assets(self) -> dict[str, bytes]:
+        """Files that a checkpoint needs beside the weights, such as the tokenizer's."""
+
+    def report(self) -> list[str]:
+        """Lines for the start of a run: data, tokenizer, shapes."""
+
+
+def count_parameters(params: Params) -> int:
+    """Numbers in a tree of arrays or shapes."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))

@@ -1,0 +1,271 @@
+"""Sequence to sequence on pairs of sentences, scored by BLEU and chrF on detokenised text."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer_lab import models, text
+from transformer_lab.data import parallel
+from transformer_lab.data.batching import BatchConfig, BatchPlan, choose_buckets, fits
+from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.ragged import Ragged, fill, lengths_of
+from transformer_lab.decoding.batch import SequenceDecoder
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, token_metrics
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+
+
+@dataclass(frozen=True)
+class TranslationConfig:
+    """The objective's own settings."""
+
+    label_smoothing: float = 0.1  # Szegedy 2016, section 7
+    score_examples: int = 200  # validation pairs decoded at each scheduled evaluation; 0: none
+    samples: int = 8  # translations shown at the end
+
+    def __post_init__(self):
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise LabError(f"task.label_smoothing = {self.label_smoothing} is not in [0, 1)")
+
+
+SECTIONS = {
+    "task": TranslationConfig,
+    "data": parallel.PairsConfig,
+    "batch": BatchConfig,
+    "tokenizer": text.TokenizerConfig,
+    "decode": DecodeConfig,
+}
+
+
+class Translation:
+    """The task: what a batch holds, its loss, its scores.
+
+    A batch holds `source` and `target` (int32 [rows, length], each ending in the end token) and
+    their masks (True at real tokens).
+    """
+
+    def __init__(
+        self,
+        model_kind: str,
+        model_config: Any,
+        sections: dict[str, Any],
+        assets: dict[str, bytes] | None = None,
+        seed: int = 0,
+        rows_multiple: int = 1,
+    ):
+        self.config: TranslationConfig = sections["task"]
+        self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
+        if assets is None:
+            config = sections["tokenizer"]
+            self.tokenizer = text.train(config, self._train_texts(), seed)
+        else:
+            self.tokenizer = text.load(assets)
+        size = model_config.vocab_size
+        if size not in (None, self.tokenizer.vocab_size):
+            raise LabError(
+                f"model.vocab_size = {size} but the tokenizer has {self.tokenizer.vocab_size} "
+                "pieces: leave it unset"
+            )
+        self.model_config = replace(model_config, vocab_size=self.tokenizer.vocab_size)
+        self.model = models.family(model_kind).build(self.model_config)
+        self._decoder: SequenceDecoder | None = None
+
+    # What the trainer compiles.
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        ids = jnp.zeros((1, 4), jnp.int32)
+        return self.model.init(key, ids, ids == 0, ids)["params"]
+
+    def loss(
+        self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
+    ) -> dict[str, Pair]:
+        smoothing = self.config.label_smoothing
+        return {"loss": self._metrics(params, batch, dropout_key, smoothing)["loss"]}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        return self._metrics(params, batch, None, 0.0)
+
+    def _metrics(self, params, batch, dropout_key, smoothing):
+        target = batch["target"]
+        start = jnp.full_like(target[:, :1], self.tokenizer.bos_id)
+        shifted = jnp.concatenate([start, target[:, :-1]], axis=1)
+        logits = self.model.apply(
+            {"params": params}, batch["source"], batch["source_mask"], shifted, dropout_key
+        )
+        return token_metrics(logits, target, batch["target_mask"], smoothing)
+
+    # Data.
+
+    @cached_property
+    def pairs(self) -> parallel.PairSplits:
+        return parallel.load_pairs(self.sections["data"])
+
+    def _train_texts(self) -> Iterator[str]:
+        for source, target in self.pairs.train:
+            yield source
+            yield target
+
+    def encode(self, sentence: str) -> list[int]:
+        """Ids with the end token."""
+        return [*self.tokenizer.encode(sentence), self.tokenizer.eos_id]
+
+    def _encode_split(self, split: str) -> tuple[dict[str, Ragged], int]:
+        """Token ids of a split, and how many of its pairs are too long for a batch."""
+        pairs = getattr(self.pairs, split)
+        eos = self.tokenizer.eos_id
+        fields = {}
+        for i, name in enumerate(("source", "target")):
+            encoded = self.tokenizer.encode_batch([pair[i] for pair in pairs])
+            fields[name] = Ragged.from_lists([[*ids, eos] for ids in encoded])
+        limit = min(self.sections["batch"].max_length, self.model_config.max_length)
+        kept = np.flatnonzero(fits(lengths_of(fields), limit))
+        dropped = len(pairs) - len(kept)
+        if dropped:
+            fields = {name: rows.take(kept) for name, rows in fields.items()}
+        return fields, dropped
+
+    @cached_property
+    def _train(self) -> tuple[dict[str, Ragged], int]:
+        return self._encode_split("train")
+
+    @cached_property
+    def train_plan(self) -> BatchPlan:
+        """The order and the shapes of the training batches."""
+        batch = self.sections["batch"]
+        lengths = lengths_of(self._train[0])
+        shapes = choose_buckets(lengths, batch.buckets, batch.tokens_per_batch, self.rows_multiple)
+        return BatchPlan(lengths, shapes, batch.tokens_per_batch, self.rows_multiple, self.seed)
+
+    def steps_per_epoch(self) -> int:
+        return self.train_plan.batches_per_epoch
+
+    def train_batches(self) -> Batches:
+        return Batches(self.train_plan, self._filler(self._train[0]))
+
+    def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        fields, _ = self._encode_split(split)
+        lengths = lengths_of(fields)
+        # The training shapes compile nothing new; what they do not hold gets one shape more.
+        largest = np.maximum(lengths.max(axis=0), self.train_plan.shapes[-1])
+        shapes = list(self.train_plan.shapes)
+        if (largest > shapes[-1]).any():
+            shapes.append(tuple(int(x) for x in largest))
+        plan = BatchPlan(
+            lengths,
+            shapes,
+            max(self.sections["batch"].tokens_per_batch, sum(shapes[-1]) * self.rows_multiple),
+            self.rows_multiple,
+            shuffle=False,
+        )
+        load = self._filler(fields)
+        return (load(ids, plan.shapes[bucket]) for bucket, ids in plan)
+
+    def _filler(self, fields: dict[str, Ragged]) -> Callable[..., HostBatch]:
+        return partial(fill, fields, pad_id=self.tokenizer.pad_id)
+
+    # Scores.
+
+    def decoder(self, place: Place | None = None, rows: int = 0) -> SequenceDecoder:
+        """The translator of encoded sentences; it compiles once a source length bucket."""
+        decode, tok = self.sections["decode"], self.tokenizer
+        rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
+        return SequenceDecoder(
+            self.model,
+            replace(decode, batch_size=rows),
+            eos_id=tok.eos_id,
+            pad_id=tok.pad_id,
+            start_id=tok.bos_id,
+            place=place,
+        )
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """BLEU and chrF of the split's translations; part of them while training goes on."""
+        pairs = list(getattr(self.pairs, split))
+        if not final:
+            pairs = pairs[: self.config.score_examples]
+        if not pairs:
+            return Scores({}, [], [])
+        sources, references = (list(column) for column in zip(*pairs, strict=True))
+        self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
+        outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
+        values, signature = corpus_scores(outputs, references)
+        count = self.config.samples if final else 0
+        rows = list(zip(sources, outputs, references, strict=True))[:count]
+        return Scores({**values, "num_examples": len(pairs)}, rows, [signature])
+
+    def translate(
+        self,
+        decoder: SequenceDecoder,
+        params: Params,
+        sentences: list[str],
+        say: Callable[[str], None] | None = None,
+    ) -> list[list[str]]:
+        """The n best translations of each sentence; of an empty or too long one, an empty text."""
+        encoded = [self.encode(s) if s.strip() else [] for s in sentences]
+        for i, ids in enumerate(encoded):
+            if not decoder.fits(ids):
+                if say is not None:
+                    limit = self.model_config.max_length
+                    say(f"not translated, {len(ids)} tokens (at most {limit}): {sentences[i][:60]}")
+                encoded[i] = []
+        decode = self.tokenizer.decode
+        return [[decode(h.ids) for h in found] for found in decoder({"params": params}, encoded)]
+
+    # What the run reports and keeps.
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        source, target = batch["source_mask"], batch["target_mask"]
+        return {"examples": int(target[:, 0].sum()), "tokens": int(source.sum() + target.sum())}
+
+    def assets(self) -> dict[str, bytes]:
+        return self.tokenizer.to_files()
+
+    def report(self) -> list[str]:
+        plan, dropped = self.train_plan, self._train[1]
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.pairs.report.items())
+        sizes = [len(getattr(self.pairs, s)) for s in ("train", "validation", "test")]
+        lines = [
+            f"pairs: {counts}; licence: {self.pairs.licence}",
+            "splits: train {:,}, validation {:,}, test {:,}; ".format(*sizes)
+            + f"longer than the model's context: {dropped:,} of train",
+        ]
+        for i, side in enumerate(("source", "target")):
+            sample = [pair[i] for pair in list(self.pairs.validation)[:500]]
+            if sample:
+                stats = text.statistics(self.tokenizer, sample)
+                lines.append(
+                    f"{side}: {stats['tokens_per_word']:.2f} tokens a word, "
+                    f"{100 * stats['unknown_rate']:.2f} % unknown (validation)"
+                )
+        lines.append(f"vocabulary: {self.tokenizer.vocab_size:,} pieces")
+        lines.append(
+            f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
+            f"{len(plan.shapes)} shapes (one compilation each):"
+        )
+        return lines + [f"  {line}" for line in plan.describe()]
+
+
+def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, float], str]:
+    """BLEU and chrF over detokenised text by sacrebleu (Post 2018), and BLEU's signature.
+
+    References are taken as they are: nothing is normalised before sacrebleu's own tokenizer.
+    """
+    import sacrebleu
+
+    if len(outputs) != len(references):
+        raise LabError(f"{len(outputs)} translations but {len(references)} references")
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    values = {
+        "bleu": bleu.corpus_score(outputs, [references]).score,
+        "chrf": chrf.corpus_score(outputs, [references]).score,
+    }
+    return values, str(bleu.get_signature())
+
+
+build = Translation

@@ -1,0 +1,96 @@
+"""Tokenizers behind one interface: train, load, save and count.
+
+Adding a kind is one file with a `Tokenizer` under `@register(...)`, and its import here.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from transformer_lab.errors import LabError
+from transformer_lab.text.marian import MarianTokenizer
+from transformer_lab.text.sentence_piece import SentencePieceTokenizer
+from transformer_lab.text.simple import ByteTokenizer, CharTokenizer, WordTokenizer
+from transformer_lab.text.tokenizer import (
+    HEADER,
+    KINDS,
+    Tokenizer,
+    TokenizerConfig,
+    read_json,
+)
+
+__all__ = [
+    "ByteTokenizer",
+    "CharTokenizer",
+    "MarianTokenizer",
+    "SentencePieceTokenizer",
+    "Tokenizer",
+    "TokenizerConfig",
+    "WordTokenizer",
+    "load",
+    "load_dir",
+    "names",
+    "save_dir",
+    "statistics",
+    "train",
+]
+
+
+def names() -> list[str]:
+    """All kinds of tokenizer, sorted."""
+    return sorted(KINDS)
+
+
+def train(config: TokenizerConfig, texts: Iterable[str], seed: int = 0) -> Tokenizer:
+    """Train a tokenizer on texts, which are read once.
+
+    No present kind draws random numbers, so every `seed` gives the same tokenizer.
+    Raises: LabError for an empty corpus, or a vocabulary too small for its characters.
+    """
+    del seed
+    if isinstance(texts, str):
+        raise LabError("a tokenizer is trained on many texts, got one str: pass a list of them")
+    return KINDS[config.kind].train(config, texts)
+
+
+def load(files: Mapping[str, bytes]) -> Tokenizer:
+    """Rebuild a tokenizer from `Tokenizer.to_files`, or from the files of a Marian directory."""
+    header = read_json(files, HEADER) if HEADER in files else None
+    if isinstance(header, dict) and isinstance(header.get("config"), dict):
+        config = TokenizerConfig.from_dict(header["config"])
+        return KINDS[config.kind].from_files(config, files)
+    for kind, cls in KINDS.items():
+        if cls.foreign_files and set(cls.foreign_files) <= set(files):
+            return cls.from_files(TokenizerConfig(kind=kind), files)
+    raise LabError(f"no tokenizer that can be read among the files {sorted(files)}")
+
+
+def save_dir(tokenizer: Tokenizer, path: str | Path) -> None:
+    """Write the tokenizer's files into a directory, made where it is missing."""
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in tokenizer.to_files().items():
+        (path / name).write_bytes(content)
+
+
+def load_dir(path: str | Path) -> Tokenizer:
+    """Read the tokenizer of a directory, which may hold other (and huge) files too."""
+    path = Path(path)
+    if not path.is_dir():
+        raise LabError(f"no tokenizer directory at {path}")
+    known = {HEADER}.union(*(cls.file_names for cls in KINDS.values()))
+    try:
+        return load({n: (path / n).read_bytes() for n in known if (path / n).is_file()})
+    except LabError as error:
+        raise LabError(f"{path}: {error}") from None
+
+
+def statistics(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, float]:
+    """Tokens a white-space word, and the share of tokens that are unknown, over all texts."""
+    texts = list(texts)
+    encoded = tokenizer.encode_batch(texts)
+    words = sum(len(text.split()) for text in texts)
+    if not words:
+        raise LabError("statistics of a tokenizer need at least one word of text")
+    tokens = sum(map(len, encoded))
+    unknown = sum(ids.count(tokenizer.unk_id) for ids in encoded)
+    return {"tokens_per_word": tokens / words, "unknown_rate": unknown / max(tokens, 1)}

@@ -1,0 +1,139 @@
+"""Tokenizers that need no library: characters, words and bytes."""
+
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from transformer_lab.errors import LabError
+from transformer_lab.text.tokenizer import (
+    SPECIAL_PIECES,
+    Tokenizer,
+    TokenizerConfig,
+    clean,
+    read_json,
+    register,
+    to_json,
+)
+
+SYMBOLS = "symbols.json"
+SPECIALS = len(SPECIAL_PIECES)
+WORD = re.compile(r"\w+|[^\w\s]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class _SymbolTokenizer(Tokenizer):
+    """A list of symbols, the most frequent first; all others are unknown."""
+
+    file_names = (SYMBOLS,)
+
+    def __init__(self, config: TokenizerConfig, symbols: Sequence[str]):
+        super().__init__(config, SPECIALS + len(symbols))
+        self._symbols = list(symbols)
+        self._ids = {symbol: SPECIALS + i for i, symbol in enumerate(symbols)}
+
+    @classmethod
+    def check(cls, config: TokenizerConfig) -> None:
+        if config.lossless:
+            raise LabError(
+                f"a {config.kind} tokenizer cannot be lossless:"
+                " use kind byte, or bpe or unigram with byte_fallback"
+            )
+        if config.vocab_size <= SPECIALS:
+            raise LabError(
+                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens"
+                f" and one {config.kind}: the smallest possible is {SPECIALS + 1}"
+            )
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+        counts = Counter()
+        for text in texts:
+            counts.update(cls._split(clean(text)))
+        if not counts:
+            raise LabError("the training corpus of the tokenizer is empty")
+        # By the symbol itself where counts are equal: the order of the texts plays no part.
+        order = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+        return cls(config, order[: config.vocab_size - SPECIALS])
+
+    @classmethod
+    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
+        symbols = read_json(files, SYMBOLS)
+        if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
+            raise LabError(f"the tokenizer's file {SYMBOLS} must hold a list of strings")
+        if len(set(symbols)) != len(symbols):
+            raise LabError(f"the tokenizer's file {SYMBOLS} holds a symbol twice")
+        return cls(config, symbols)
+
+    @staticmethod
+    @abstractmethod
+    def _split(text: str) -> Iterable[str]: ...
+
+    def _encode(self, text: str) -> list[int]:
+        return [self._ids.get(symbol, self.unk_id) for symbol in self._split(text)]
+
+    def _piece(self, token: int) -> str:
+        return (SPECIAL_PIECES[token : token + 1] or self._symbols[token - SPECIALS :])[0]
+
+    def _model_files(self) -> dict[str, bytes]:
+        return {SYMBOLS: to_json(self._symbols)}
+
+
+@register("char")
+class CharTokenizer(_SymbolTokenizer):
+    """One token a character (code point); an unknown one comes back as U+FFFD."""
+
+    @staticmethod
+    def _split(text: str) -> Iterable[str]:
+        return text
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return "".join(REPLACEMENT if i == self.unk_id else self._piece(i) for i in ids)
+
+
+@register("word")
+class WordTokenizer(_SymbolTokenizer):
+    """One token a word or sign of punctuation, case kept.
+
+    Decoding joins with single spaces, so it is lossy: "It's on." returns as "It ' s on .".
+    """
+
+    @staticmethod
+    def _split(text: str) -> Iterable[str]:
+        return WORD.findall(text)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(self._piece, ids))
+
+
+@register("byte")
+class ByteTokenizer(Tokenizer):
+    """One token a byte of UTF-8, at 4 + its value: 260 ids, nothing to train, every text returns.
+
+    Ids that are no valid UTF-8, which a model may well produce, decode to U+FFFD.
+    """
+
+    def __init__(self, config: TokenizerConfig):
+        super().__init__(config, SPECIALS + 256)
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+        return cls(config)
+
+    @classmethod
+    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
+        return cls(config)
+
+    def _encode(self, text: str) -> list[int]:
+        return [SPECIALS + byte for byte in text.encode()]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        unknown = REPLACEMENT.encode()
+        parts = (unknown if i == self.unk_id else bytes((i - SPECIALS,)) for i in ids)
+        return b"".join(parts).decode(errors="replace")
+
+    def _piece(self, token: int) -> str:
+        return SPECIAL_PIECES[token] if token < SPECIALS else f"<0x{token - SPECIALS:02X}>"
+
+    def _model_files(self) -> dict[str, bytes]:
+        return {}

@@ -1,0 +1,188 @@
+"""What every tokenizer is: its interface, its configuration and the register of kinds."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from operator import index
+from typing import ClassVar, SupportsIndex
+
+from transformer_lab.errors import LabError, nearest
+
+HEADER = "tokenizer.json"
+SPECIAL_PIECES = ("<pad>", "</s>", "<s>", "<unk>")
+KINDS: dict[str, type["Tokenizer"]] = {}
+
+
+def register(*kinds: str) -> Callable[[type["Tokenizer"]], type["Tokenizer"]]:
+    """Enter a tokenizer class under the names that `TokenizerConfig.kind` may take."""
+
+    def enter(cls: type["Tokenizer"]) -> type["Tokenizer"]:
+        KINDS.update(dict.fromkeys(kinds, cls))
+        return cls
+
+    return enter
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """Which tokenizer to train and how; refused with a `LabError` where it cannot be."""
+
+    kind: str = "bpe"  # bpe | unigram (SentencePiece) | char | word | byte; marian is only loaded
+    vocab_size: int = 4000  # ignored by byte; an upper bound for char and word
+    byte_fallback: bool = True  # bpe, unigram: an unseen character becomes bytes and returns
+    lossless: bool = False  # decode(encode(t)) == t for every text, white space and all
+    character_coverage: float = 0.9995  # bpe, unigram: share of characters that get a piece
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise LabError(f'unknown tokenizer kind "{self.kind}"{nearest(self.kind, KINDS)}')
+        KINDS[self.kind].check(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "TokenizerConfig":
+        """Build from plain values, as a file holds them.
+
+        Raises: LabError for an unknown key or a value of the wrong type.
+        """
+        types = {field.name: field.type for field in fields(cls)}
+        for key, value in values.items():
+            if key not in types:
+                raise LabError(f'unknown tokenizer setting "{key}"{nearest(key, types)}')
+            if type(value) is not types[key] and (type(value), types[key]) != (int, float):
+                raise LabError(f"tokenizer {key} must be {types[key].__name__}, got {value!r}")
+        return cls(**{key: types[key](value) for key, value in values.items()})
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back.
+
+    A subclass writes the underscored methods: they get clean text and valid ids only.
+    Those that we train have the special ids below; loaded ones may set their own.
+    """
+
+    pad_id: int = 0
+    eos_id: int = 1
+    bos_id: int = 2
+    unk_id: int = 3
+
+    # The files it stores beside the header, and those by which a directory that another
+    # library wrote (no header of ours) is recognised as this kind.
+    file_names: ClassVar[tuple[str, ...]] = ()
+    foreign_files: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: TokenizerConfig, vocab_size: int):
+        self.config = config
+        self.vocab_size = vocab_size  # the real one: what a model's embedding needs
+
+    @classmethod  # noqa: B027 (a kind that accepts every config has nothing to write)
+    def check(cls, config: TokenizerConfig) -> None:
+        """Raise a `LabError` for a config that this kind cannot satisfy."""
+
+    @classmethod
+    @abstractmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> "Tokenizer":
+        """Learn the vocabulary from `texts`, read once; the same texts give the same one."""
+
+    @classmethod
+    @abstractmethod
+    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> "Tokenizer":
+        """Rebuild from what `to_files` gave."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one text; no special token is added, and none can be written into the text."""
+        return self._encode(clean(text))
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """`encode` of each text."""
+        return self._encode_batch([clean(text) for text in texts])
+
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+        """Text of ids up to the first end of sequence; padding and start tokens are skipped.
+
+        `ids` may be a list or a one-dimensional array of integers.
+        Raises: LabError for an id outside the vocabulary.
+        """
+        kept = []
+        for token in map(index, ids):
+            if token == self.eos_id:
+                break
+            self._check_id(token)
+            if token not in (self.pad_id, self.bos_id):
+                kept.append(token)
+        return self._decode(kept)
+
+    def piece(self, token: SupportsIndex) -> str:
+        """How one id is written in the vocabulary; `LabError` outside of it."""
+        token = index(token)
+        self._check_id(token)
+        return self._piece(token)
+
+    def to_files(self) -> dict[str, bytes]:
+        """Name to content of all files that a checkpoint keeps; `load` is the way back."""
+        header = {"kind": self.config.kind, "config": asdict(self.config)}
+        return {HEADER: to_json(header), **self._model_files()}
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the files: equal only for tokenizers that give the same ids."""
+        digest = hashlib.sha256()
+        for name, content in sorted(self.to_files().items()):
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+    def _check_id(self, token: int) -> None:
+        if not 0 <= token < self.vocab_size:
+            raise LabError(
+                f"token id {token} is outside the tokenizer's vocabulary of {self.vocab_size}:"
+                " was it made by another tokenizer?"
+            )
+
+    def _encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [self._encode(text) for text in texts]
+
+    @abstractmethod
+    def _encode(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def _decode(self, ids: Sequence[int]) -> str: ...
+
+    @abstractmethod
+    def _piece(self, token: int) -> str: ...
+
+    @abstractmethod
+    def _model_files(self) -> dict[str, bytes]: ...
+
+
+def clean(text: str) -> str:
+    """The text with lone surrogates, which no encoding can hold, replaced by U+FFFD.
+
+    A pair of surrogates becomes the character that it stands for. All other text is untouched.
+    """
+    if not isinstance(text, str):
+        raise LabError(f"a tokenizer takes str, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def to_json(value: object) -> bytes:
+    """The same value always gives the same bytes."""
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True).encode()
+
+
+def read_file(files: Mapping[str, bytes], name: str) -> bytes:
+    """The content of a file that the tokenizer must have."""
+    if name not in files:
+        raise LabError(f"the tokenizer's file {name} is missing (there are: {sorted(files)})")
+    return files[name]
+
+
+def read_json(files: Mapping[str, bytes], name: str) -> object:
+    """The value in a JSON file that the tokenizer must have."""
+    try:
+        return json.loads(read_file(files, name))
+    except ValueError as error:
+        raise LabError(f"the tokenizer's file {name} is not valid JSON: {error}") from None

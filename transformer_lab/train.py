@@ -1,0 +1,22 @@
+"""Trains: `python -m transformer_lab.train --config=configs/smoke.py --workdir=runs/smoke`.
+
+The same command resumes a stopped run. `--config.KEY=VALUE` changes any key of the config.
+"""
+
+from absl import flags
+
+from transformer_lab import cli
+from transformer_lab.training import runs
+
+flags.DEFINE_string("workdir", "", "Directory of the run: checkpoints, metrics, config.")
+flags.DEFINE_string("init_from", "", "Directory of a run whose weights start this new one.")
+flags.DEFINE_string("init_pattern", ".*", "Regular expression on the paths of those weights.")
+
+
+def main(_: list[str]) -> None:
+    config, workdir = cli.get_config(), cli.get_workdir()
+    runs.run(config, workdir, flags.FLAGS.init_from, flags.FLAGS.init_pattern)
+
+
+if __name__ == "__main__":
+    cli.main(main, cli.config_file)

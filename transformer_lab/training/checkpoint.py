@@ -1,0 +1,243 @@
+"""Checkpoints: Orbax for the arrays, a manifest of our own for what is good.
+
+    workdir/checkpoints/step_00000100/
+        state/            Orbax: parameters, optimizer, step
+        run.json          step, data position, config
+        assets/           the tokenizer's files
+        manifest.json     size and SHA-256 of every file above; written last, verified first
+
+A step without a manifest, or whose files differ from it, is not a checkpoint: it is passed over
+with a line that says so. Nothing in another directory is ever read, counted or deleted.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from transformer_lab.errors import LabError
+from transformer_lab.training.mesh import path_of
+
+STEP = re.compile(r"step_(\d{8})")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What stands beside the arrays of a checkpoint."""
+
+    step: int
+    directory: Path
+    data: dict[str, Any]
+    config: dict[str, Any]
+    assets: dict[str, bytes]
+
+
+class Checkpoints:
+    """Saves in the background, keeps the newest `keep`, restores what verifies."""
+
+    def __init__(self, workdir: Path, keep: int, log=print):
+        self.root = Path(workdir).absolute() / "checkpoints"
+        self.keep = keep
+        self.log = log
+        self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self._worker = concurrent.futures.ThreadPoolExecutor(1)
+        self._pending: concurrent.futures.Future | None = None
+        self._verified: dict[int, bool] = {}
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        data: dict[str, Any],
+        config: dict[str, Any],
+        assets: dict[str, bytes],
+    ) -> None:
+        """Copies the arrays off the devices and returns; raises what the save before met."""
+        self.wait()
+        directory = self.root / f"step_{step:08d}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / MANIFEST).unlink(missing_ok=True)
+            self._checkpointer.save(
+                directory / "state", args=ocp.args.StandardSave(state), force=True
+            )
+        except (OSError, ValueError) as error:
+            raise _save_error(step, error) from error
+        files = {f"assets/{name}": content for name, content in assets.items()}
+        run = {"step": step, "data": data, "config": config}
+        files["run.json"] = json.dumps(run, indent=1).encode()
+        self._pending = self._worker.submit(self._finish, step, directory, files)
+
+    def wait(self) -> None:
+        """Until the last save is whole; LabError when it failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _finish(self, step: int, directory: Path, files: dict[str, bytes]) -> None:
+        try:
+            self._checkpointer.wait_until_finished()
+            self._checkpointer.check_for_errors()
+            if jax.process_index() == 0:
+                for name, content in files.items():
+                    write_atomically(directory / name, content)
+                write_atomically(directory / MANIFEST, _manifest(directory, files))
+                self._verified[step] = True
+                self._retain()
+        except Exception as error:
+            raise _save_error(step, error) from error
+
+    def _retain(self) -> None:
+        whole = [s for s in self._steps() if (self._path(s) / MANIFEST).exists()]
+        for step in whole[: -self.keep]:
+            (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
+            shutil.rmtree(self._path(step))
+
+    def _path(self, step: int) -> Path:
+        return self.root / f"step_{step:08d}"
+
+    def _steps(self) -> list[int]:
+        if not self.root.is_dir():
+            return []
+        names = (STEP.fullmatch(entry.name) for entry in self.root.iterdir() if entry.is_dir())
+        return sorted(int(match[1]) for match in names if match)
+
+    def good_steps(self) -> list[int]:
+        """Steps that verify, oldest first; says which ones do not and why."""
+        self.wait()
+        for step in self._steps():
+            if step not in self._verified:
+                fault = _fault(self._path(step))
+                self._verified[step] = fault is None
+                if fault:
+                    self.log(f"checkpoint step {step} is passed over: {fault}")
+        return [step for step in self._steps() if self._verified.get(step)]
+
+    def read(self, step: int) -> Saved:
+        """What stands beside the arrays of a good step."""
+        directory = self._path(step)
+        run = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+        assets = directory / "assets"
+        names = sorted(p for p in assets.rglob("*") if p.is_file()) if assets.is_dir() else []
+        return Saved(
+            step=step,
+            directory=directory,
+            data=run["data"],
+            config=run["config"],
+            assets={str(p.relative_to(assets)): p.read_bytes() for p in names},
+        )
+
+    def restore(self, step: int, abstract: Any) -> Any:
+        """The arrays, placed as the abstract tree's shardings say.
+
+        Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
+        """
+        path = self._path(step) / "state"
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+            tree = checkpointer.metadata(path).item_metadata.tree
+            _compare(tree, abstract, str(path.parent))
+            return checkpointer.restore(path, args=ocp.args.StandardRestore(abstract))
+
+    def restore_params(self, step: int, shardings: Any | None = None) -> Any:
+        """The parameters alone, as they are stored; host arrays unless shardings are given."""
+        path = self._path(step) / "state"
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            tree = checkpointer.metadata(path).item_metadata.tree["params"]
+            item = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype), tree)
+            if shardings is None:
+                kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
+            else:
+                kinds = jax.tree.map(lambda s: ocp.ArrayRestoreArgs(sharding=s), shardings)
+            args = ocp.args.PyTreeRestore(
+                {"params": item}, restore_args={"params": kinds}, partial_restore=True
+            )
+            return checkpointer.restore(path, args=args)["params"]
+
+    def average_params(self, steps: list[int], shardings: Any | None = None) -> Any:
+        """The mean of the parameters of several steps (Vaswani 2017, section 6.1)."""
+        total = self.restore_params(steps[0], shardings)
+        for step in steps[1:]:
+            total = jax.tree.map(lambda a, b: a + b, total, self.restore_params(step, shardings))
+        return jax.tree.map(lambda x: x / len(steps), total) if len(steps) > 1 else total
+
+    def close(self) -> None:
+        """Waits, and ends the worker."""
+        try:
+            self.wait()
+        finally:
+            self._worker.shutdown()
+            self._checkpointer.close()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is whole or it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {
+            "size": path.stat().st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
+
+
+def _manifest(directory: Path, files: dict[str, bytes]) -> bytes:
+    paths = [p for p in (directory / "state").rglob("*") if p.is_file()]
+    paths += [directory / name for name in files]
+    entries = {str(p.relative_to(directory)): _digest(p) for p in sorted(paths)}
+    return json.dumps({"files": entries}, indent=1).encode()
+
+
+def _fault(directory: Path) -> str | None:
+    """Why a directory is no good checkpoint, or None."""
+    path = directory / MANIFEST
+    if not path.exists():
+        return f"no {MANIFEST} (its save did not finish)"
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["files"]
+        for name, entry in entries.items():
+            if not (directory / name).is_file():
+                return f"{name} is missing"
+            if _digest(directory / name) != entry:
+                return f"{name} differs from its manifest"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read ({error})"
+    return None if "run.json" in entries else "run.json is missing"
+
+
+def _compare(stored: Any, abstract: Any, name: str) -> None:
+    """Refuses a checkpoint whose leaves are not those of this run."""
+
+    def leaves(tree):
+        flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+        return {path_of(p): (tuple(x.shape), np.dtype(x.dtype).name) for p, x in flat}
+
+    have, want = leaves(stored), leaves(abstract)
+    for path in sorted(have.keys() | want.keys()):
+        if have.get(path) != want.get(path):
+            raise LabError(
+                f"{name}: {path} is {have.get(path, 'absent')} in the checkpoint and "
+                f"{want.get(path, 'absent')} in this run: use another --workdir, or --init_from"
+            )
+
+
+def _save_error(step: int, error: Exception) -> LabError:
+    reason = str(error).strip().split("\n")[0][:300] or type(error).__name__
+    return LabError(f"checkpoint of step {step} could not be written: {reason}")

@@ -1,0 +1,184 @@
+"""Configs: `ml_collections` at the edge, frozen dataclasses inside.
+
+A config file's `get_config(arg)` starts from `default_config(model, task)`, a locked ConfigDict
+that holds every key there is, and changes some. `resolve` turns it into dataclasses and refuses
+what they refuse, before anything is compiled or written.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from transformer_lab import models, tasks
+from transformer_lab.errors import LabError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis; one of them may be -1: the rest."""
+
+    data: int = -1  # copies of the model
+    fsdp: int = 1  # parameters and optimizer state split, gathered when used
+    tensor: int = 1  # heads and feed-forward units split
+    rules: str = ""  # extra sharding rules, "regex=axis,axis;...", before the built-in ones
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """The optimizer and its learning-rate schedule; both count optimizer steps from 1."""
+
+    name: str = "adam"  # adam | sgd | adafactor | lion
+    learning_rate: float = 1e-3  # the peak
+    schedule: str = "inverse_sqrt"  # inverse_sqrt | cosine | linear | constant
+    warmup_steps: int = 400  # linear from 0
+    end_factor: float = 0.0  # of the peak, at the last step of cosine and linear
+    b1: float = 0.9
+    b2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.0  # decoupled, times the learning rate (Loshchilov 2019)
+    weight_decay_pattern: str = r"kernel$"  # of the parameters' paths that decay
+    clip_norm: float = 0.0  # of the accumulated gradient; 0: no clipping
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What the loop itself reads."""
+
+    seed: int = 0
+    steps: int = 1000  # optimizer steps
+    epochs: float | None = None  # takes the place of steps
+    micro_batches: int = 1  # a step's batch is computed in so many parts
+    log_every: int = 50
+    eval_every: int = 1000
+    save_every: int = 1000
+    keep: int = 5  # checkpoints
+    average: int = 1  # the final evaluation uses the mean of the last so many checkpoints
+    tensorboard: bool = True
+    mesh: MeshConfig = MeshConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    def __post_init__(self):
+        for name in ("steps", "micro_batches", "log_every", "eval_every", "save_every", "keep"):
+            if getattr(self, name) < (0 if name == "steps" else 1):
+                raise LabError(f"{name} = {getattr(self, name)} must be at least 1")
+        if not 1 <= self.average <= self.keep:
+            raise LabError(f"average = {self.average} must be between 1 and keep = {self.keep}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A whole config as dataclasses."""
+
+    run: RunConfig
+    model_kind: str
+    model: Any
+    task_kind: str
+    sections: dict[str, Any]  # the task's, by name
+
+
+# May change between the stops of one run without making it another run.
+FREE_ON_RESUME = (
+    r"(steps|epochs|log_every|eval_every|save_every|keep|average|tensorboard)|mesh\..*|decode\..*"
+)
+
+
+def default_config(model: str, task: str) -> ConfigDict:
+    """Every key with its default, locked: an unknown key in a config file is refused."""
+    config = _to_config_dict(RunConfig())
+    config.model = _to_config_dict(models.family(model).CONFIG())
+    config.model.kind = model
+    for name, section in tasks.objective(task).SECTIONS.items():
+        config[name] = _to_config_dict(section())
+    config.task.kind = task
+    return config.lock()
+
+
+def resolve(config: ConfigDict) -> Resolved:
+    """Dataclasses of a config; LabError names the key that is unknown or impossible."""
+    values = config.to_dict()
+    model, task = values.pop("model", {}), values.pop("task", {})
+    for name, section in (("model", model), ("task", task)):
+        if "kind" not in section:
+            raise LabError(f"config.{name}.kind is missing: start from default_config(model, task)")
+    model_kind, task_kind = model.pop("kind"), task.pop("kind")
+    values["task"] = task
+    classes = tasks.objective(task_kind).SECTIONS
+    sections = {name: _from_dict(cls, values.pop(name, {}), name) for name, cls in classes.items()}
+    return Resolved(
+        run=_from_dict(RunConfig, values, ""),
+        model_kind=model_kind,
+        model=_from_dict(models.family(model_kind).CONFIG, model, "model"),
+        task_kind=task_kind,
+        sections=sections,
+    )
+
+
+def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"optimizer.learning_rate": 0.001, ...}."""
+    values = config.to_dict() if isinstance(config, ConfigDict) else config
+    flat = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def _to_config_dict(instance: Any) -> ConfigDict:
+    config = ConfigDict()
+    hints = typing.get_type_hints(type(instance))
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        if dataclasses.is_dataclass(value):
+            config[field.name] = _to_config_dict(value)
+        elif value is None:  # a plain None could not be overridden on the command line
+            config[field.name] = config_dict.placeholder(_base_type(hints[field.name]))
+        else:
+            config[field.name] = value
+    return config
+
+
+def _from_dict(cls: type, values: dict[str, Any], path: str) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    kwargs = {}
+    for key, value in values.items():
+        full = f"{path}.{key}" if path else key
+        if key not in fields:
+            raise LabError(f"config.{full} is not a key{nearest(key, fields)}")
+        if dataclasses.is_dataclass(hints[key]):
+            kwargs[key] = _from_dict(hints[key], value, full)
+        else:
+            kwargs[key] = _coerce(value, hints[key], full)
+    return cls(**kwargs)
+
+
+def _base_type(hint: Any) -> type:
+    """X of `X | None`."""
+    if isinstance(hint, types.UnionType):
+        return next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    return hint
+
+
+def _coerce(value: Any, hint: Any, path: str) -> Any:
+    """The value in the field's own type, as far as nothing is lost by it."""
+    if value is None and isinstance(hint, types.UnionType):
+        return None
+    base = _base_type(hint)
+    origin = typing.get_origin(base) or base
+    if origin is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if origin is tuple and isinstance(value, list | tuple):
+        item = typing.get_args(base)[0]
+        parts = [part for v in value for part in (v.split(",") if isinstance(v, str) else [v])]
+        return tuple(_coerce(part, item, path) for part in parts)
+    if not isinstance(value, origin) or (origin is int and isinstance(value, bool)):
+        raise LabError(
+            f"config.{path} = {value!r} is of type {type(value).__name__}, "
+            f"it must be {getattr(base, '__name__', base)}"
+        )
+    return value

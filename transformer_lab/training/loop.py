@@ -1,0 +1,234 @@
+"""The one training loop: evaluate, save, next batch, step, log, in this order for any task."""
+
+import contextlib
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.base import Params, Place, Task, count_parameters
+from transformer_lab.training.checkpoint import Checkpoints, Saved
+from transformer_lab.training.config import RunConfig
+from transformer_lab.training.mesh import batch_sharding, placer, shardings
+from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.state import TrainState, init_state, make_train_step
+from transformer_lab.training.writers import MetricWriter, ProgressLine, log
+
+
+class Trainer:
+    """A task with its compiled steps, on a mesh."""
+
+    def __init__(self, config: RunConfig, task: Task, mesh: Mesh):
+        self.config, self.task, self.mesh = config, task, mesh
+        self.steps = config.steps
+        if config.epochs is not None:
+            self.steps = math.ceil(config.epochs * task.steps_per_epoch())
+        rate = schedule(config.optimizer, self.steps)
+        optimizer = make_optimizer(config.optimizer, rate)
+        self._init = lambda: init_state(task.init, optimizer, config.seed)
+        shapes = jax.eval_shape(self._init)
+        self.state_shardings = shardings(shapes, mesh, config.mesh.rules)
+        self.abstract_state = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            shapes,
+            self.state_shardings,
+        )
+        self.place: Place = placer(mesh)
+        step = make_train_step(task.loss, optimizer, rate, config.seed, config.micro_batches, mesh)
+        everywhere = NamedSharding(mesh, P())
+        self.train_step = jax.jit(
+            step,
+            donate_argnums=0,
+            in_shardings=(self.state_shardings, batch_sharding(mesh)),
+            out_shardings=(self.state_shardings, everywhere),
+        )
+        self.eval_step = jax.jit(
+            task.metrics,
+            in_shardings=(self.state_shardings.params, batch_sharding(mesh)),
+            out_shardings=everywhere,
+        )
+
+    def init(self) -> TrainState:
+        """The first state, made where it will lie."""
+        return jax.jit(self._init, out_shardings=self.state_shardings)()
+
+    def with_params(self, state: TrainState, params: Params) -> TrainState:
+        """The state with other parameters, laid as the mesh has them."""
+        return state.replace(params=jax.device_put(params, self.state_shardings.params))
+
+    def evaluate(self, params: Params, split: str) -> dict[str, float]:
+        """Sums over every example of a split, divided once; "loss" in nats a token."""
+        sums: dict[str, np.ndarray] = {}
+        results = [
+            self.eval_step(params, self.place(batch)) for batch in self.task.eval_batches(split)
+        ]
+        for pairs in results:
+            for name, pair in pairs.items():
+                sums[name] = sums.get(name, 0.0) + np.asarray(pair, np.float64)
+        values = {name: float(total / weight) for name, (total, weight) in sums.items() if weight}
+        if "nll" in values:
+            values["perplexity"] = math.exp(min(values.pop("nll"), 700.0))
+        return values
+
+
+class _Signals:
+    """Turns SIGTERM and SIGINT into a flag; a second one acts at once."""
+
+    def __init__(self):
+        self.received: int | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._old[number] = signal.signal(number, self._handle)
+            except ValueError:  # not the main thread: the caller's business
+                return self
+        return self
+
+    def _handle(self, number, frame):
+        self.received = number
+        self.restore()
+
+    def restore(self):
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+    def __exit__(self, *_):
+        self.restore()
+
+
+def train(
+    trainer: Trainer,
+    state: TrainState,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    config: dict[str, Any],
+    saved: Saved | None,
+) -> TrainState:
+    """Runs from the state's step to the end. `config` is stored with each checkpoint."""
+    run, task, total = trainer.config, trainer.task, trainer.steps
+    start = step = int(state.step)
+    batches = task.train_batches()
+    if saved is not None:
+        batches.restore(saved.data)
+    assets = task.assets()
+    writer = MetricWriter(workdir, start, run.tensorboard)
+    progress = ProgressLine(total, start)
+    pending = _Pending(run, total, writer, progress, checkpoints)
+
+    def save():
+        checkpoints.save(step, state, batches.get_state(), config, assets)
+
+    try:
+        with _Signals() as signals:
+            while True:
+                last = step == total
+                if step > start:
+                    due_eval = step % run.eval_every == 0 or last
+                    due_save = step % run.save_every == 0 or last or signals.received
+                    if due_eval or due_save:
+                        pending.read()
+                    if due_eval and not signals.received:
+                        with pending.clock_stopped():
+                            _evaluate(trainer, state, step, writer)
+                    if due_save:
+                        save()
+                if last or signals.received:
+                    break
+                host = next(batches)
+                state, metrics = trainer.train_step(state, trainer.place(host))
+                step += 1
+                pending.read()  # of the step before: this one is running meanwhile
+                pending.put(step, metrics, task.sizes(host))
+            checkpoints.wait()
+            if signals.received:
+                name = signal.Signals(signals.received).name
+                log(f"{name}: saved at step {step} of {total}; the same command resumes there")
+                sys.exit(128 + signals.received)
+    finally:
+        progress.close()
+        writer.close()
+        batches.close()
+    return state
+
+
+class _Pending:
+    """The newest step's metrics, read once the next step is under way."""
+
+    def __init__(self, run, total, writer, progress, checkpoints):
+        self.run, self.total = run, total
+        self.writer, self.progress, self.checkpoints = writer, progress, checkpoints
+        self._waiting = None
+        self._since, self._counts = time.monotonic(), {}
+
+    def put(self, step: int, metrics: dict[str, jax.Array], sizes: dict[str, int]) -> None:
+        self._waiting = (step, metrics)
+        for name, count in sizes.items():
+            self._counts[name] = self._counts.get(name, 0) + count
+
+    @contextlib.contextmanager
+    def clock_stopped(self):
+        """What is done inside does not count in the rates."""
+        began = time.monotonic()
+        yield
+        self._since += time.monotonic() - began
+
+    def read(self) -> None:
+        if self._waiting is None:
+            return
+        step, metrics = self._waiting
+        self._waiting = None
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
+            good = self.checkpoints.good_steps()
+            raise LabError(
+                f"step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}; the "
+                f"last good checkpoint is {f'step {good[-1]}' if good else 'none'}. "
+                "Lower optimizer.learning_rate, lengthen warmup_steps or set optimizer.clip_norm"
+            )
+        text = None
+        if step % self.run.log_every == 0 or step == self.total:
+            now = time.monotonic()
+            seconds = max(now - self._since, 1e-9)
+            rates = {f"{n}_per_second": c / seconds for n, c in self._counts.items()}
+            self._since, self._counts = now, {}
+            self.writer.write(step, {**values, **rates})
+            shown = "  ".join(f"{r:,.0f} {n.split('_')[0]}/s" for n, r in rates.items())
+            text = f"loss {values['loss']:.4f}  {shown}  lr {values['learning_rate']:.2e}"
+        self.progress.update(step, text)
+
+
+def _evaluate(trainer, state, step, writer) -> None:
+    scores = trainer.task.score(state.params, "validation", trainer.place, False)
+    values = {**trainer.evaluate(state.params, "validation"), **scores.values}
+    writer.write(step, {f"validation/{name}": value for name, value in values.items()})
+    shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+    log(f"step {step} validation: {shown}")
+
+
+def final_scores(trainer: Trainer, params: Params, split: str) -> tuple[dict[str, float], Any]:
+    """All sums and scores of a split, with sample rows and notes."""
+    scores = trainer.task.score(params, split, trainer.place, True)
+    return {**trainer.evaluate(params, split), **scores.values}, scores
+
+
+def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
+    """What the run is about to do."""
+    count = count_parameters(trainer.abstract_state.params)
+    sizes = ", ".join(f"{axis} {size}" for axis, size in trainer.mesh.shape.items())
+    say(f"{count:,} parameters on {jax.device_count()} {jax.default_backend()} device(s): {sizes}")
+    for line in trainer.task.report():
+        say(line)
+    epoch = trainer.task.steps_per_epoch()
+    say(f"{trainer.steps:,} steps = {trainer.steps / epoch:.1f} epochs of {epoch:,} batches")

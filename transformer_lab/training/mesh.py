@@ -1,0 +1,131 @@
+"""Devices and how arrays lie on them.
+
+One mesh with the axes data, fsdp and tensor, and one addressing scheme: the first rule whose
+regular expression is found in a parameter's path gives the axes of its dimensions. The optimizer's
+moments carry the parameter's path in theirs, so the same rules cover them.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_lab.errors import LabError
+from transformer_lab.training.config import MeshConfig
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+Rules = Sequence[tuple[str, P]]
+
+# Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
+RULES: Rules = (
+    (r"(query|key|value|gate|up)/kernel$", P("fsdp", "tensor")),
+    (r"(out|down)/kernel$", P("tensor", "fsdp")),
+    (r"(query|key|value|gate|up)/bias$", P("tensor")),
+    (r"positions/embedding$", P()),
+    # Split on both dimensions, a look-up would make XLA copy the whole table to every device.
+    (r"embedding$", P(None, ("fsdp", "tensor"))),
+    (r"(bias|scale)$", P()),
+)
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+    """All devices of this run as (data, fsdp, tensor)."""
+    sizes = [config.data, config.fsdp, config.tensor]
+    count = jax.device_count()
+    fixed = int(np.prod([s for s in sizes if s != -1]))
+    if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
+        raise LabError(f"mesh {dict(zip(AXES, sizes, strict=True))}: sizes are positive, one is -1")
+    if count % fixed or (-1 not in sizes and count != fixed):
+        raise LabError(
+            f"mesh {dict(zip(AXES, sizes, strict=True))} does not fit {count} devices: "
+            f"set one of mesh.data, mesh.fsdp, mesh.tensor to -1"
+        )
+    shape = tuple(count // fixed if s == -1 else s for s in sizes)
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def parse_rules(text: str) -> Rules:
+    """ "regex=axis,axis;regex=..." with "-" for a dimension that is not split."""
+    rules = []
+    for rule in filter(None, text.split(";")):
+        pattern, _, axes = rule.rpartition("=")
+        names = [None if a.strip() in ("-", "") else a.strip() for a in axes.split(",")]
+        bad = [a for a in names if a and a not in AXES]
+        if bad or not pattern:
+            raise LabError(f'mesh.rules: "{rule}" is not "regex=axis,axis" with axes {AXES} or "-"')
+        rules.append((pattern.strip(), P(*names)))
+    return rules
+
+
+def path_of(key_path: Any) -> str:
+    """ "decoder/layer_3/attention/query/kernel" of a pytree key path."""
+    return jax.tree_util.keystr(key_path, simple=True, separator="/")
+
+
+def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
+    """A NamedSharding for each leaf of a tree of shapes.
+
+    Scalars are copied. A leaf that no rule covers and an extra rule that covers no leaf are errors.
+    A dimension that its axes do not divide is not split.
+    """
+    own = parse_rules(extra)
+    unused = {pattern for pattern, _ in own}
+
+    def place(key_path, leaf):
+        path = path_of(key_path)
+        if leaf.ndim == 0:
+            return NamedSharding(mesh, P())
+        for pattern, spec in (*own, *RULES):
+            if re.search(pattern, path):
+                unused.discard(pattern)
+                return NamedSharding(mesh, _fit(spec, leaf.shape, mesh))
+        raise LabError(f"no sharding rule covers the parameter {path}: add one to mesh.rules")
+
+    placed = jax.tree_util.tree_map_with_path(place, tree)
+    if unused:
+        raise LabError(f"mesh.rules: no parameter's path matches {', '.join(sorted(unused))}")
+    return placed
+
+
+def _fit(spec: P, shape: tuple[int, ...], mesh: Mesh) -> P:
+    fitted = []
+    for size, axes in zip(shape, (*spec, *(None,) * len(shape)), strict=False):
+        names = (axes,) if isinstance(axes, str) else axes or ()
+        parts = int(np.prod([mesh.shape[name] for name in names]))
+        fitted.append(axes if parts > 1 and size % parts == 0 else None)
+    return P(*fitted)
+
+
+def rows_multiple(mesh: Mesh, micro_batches: int = 1) -> int:
+    """The number of rows of a batch must be a multiple of this."""
+    return int(np.prod([mesh.shape[axis] for axis in BATCH_AXES])) * micro_batches
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over data and fsdp."""
+    return NamedSharding(mesh, P(BATCH_AXES))
+
+
+def placer(mesh: Mesh) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
+    """Puts a batch of numpy arrays on the mesh, each process its own rows."""
+    sharding = batch_sharding(mesh)
+
+    def place(batch):
+        rows, multiple = len(next(iter(batch.values()))), rows_multiple(mesh)
+        if rows % multiple:
+            raise LabError(
+                f"a batch of {rows} rows does not divide over mesh.data x mesh.fsdp = {multiple}"
+            )
+        if jax.process_count() == 1:
+            return jax.device_put(batch, sharding)
+        return {
+            name: jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+            for name, value in batch.items()
+        }
+
+    return place

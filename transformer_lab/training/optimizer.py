@@ -1,0 +1,75 @@
+"""Learning-rate schedules and optimizers, by optax."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.training.config import OptimizerConfig
+from transformer_lab.training.mesh import path_of
+
+SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
+OPTIMIZERS = ("adam", "sgd", "adafactor", "lion")
+Schedule = Callable[[Any], Any]
+
+
+def schedule(config: OptimizerConfig, steps: int) -> Schedule:
+    """The learning rate of step 1, 2, ..., `steps`: warm-up, then the decay.
+
+    inverse_sqrt: peak * min(step / warmup, sqrt(warmup / step)), which with the peak
+    (width * warmup)^-0.5 is Vaswani 2017, eq. 3. cosine (Loshchilov 2017) and linear end at
+    end_factor * peak in the last step.
+    """
+    if config.schedule not in SCHEDULES:
+        hint = nearest(config.schedule, SCHEDULES)
+        raise LabError(f'optimizer.schedule = "{config.schedule}" is unknown{hint}')
+    warmup, peak = max(config.warmup_steps, 1), config.learning_rate
+
+    def rate(step):
+        step = jnp.asarray(step, jnp.float32)
+        rising = jnp.minimum(step / warmup, 1.0)
+        if config.schedule == "inverse_sqrt":
+            return peak * rising * jnp.sqrt(warmup / jnp.maximum(step, warmup))
+        if config.schedule == "constant":
+            return peak * rising
+        done = jnp.clip((step - warmup) / max(steps - warmup, 1), 0.0, 1.0)
+        left = 1.0 - done if config.schedule == "linear" else 0.5 * (1 + jnp.cos(jnp.pi * done))
+        return peak * rising * (config.end_factor + (1 - config.end_factor) * left)
+
+    return rate
+
+
+def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
+    """clip -> optimizer -> decoupled weight decay by path -> learning rate."""
+    if config.name not in OPTIMIZERS:
+        hint = nearest(config.name, OPTIMIZERS)
+        raise LabError(f'optimizer.name = "{config.name}" is unknown{hint}')
+    scale = {
+        "adam": lambda: optax.scale_by_adam(config.b1, config.b2, config.epsilon),
+        "sgd": lambda: optax.trace(config.b1) if config.b1 else optax.identity(),
+        "adafactor": lambda: optax.chain(
+            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0)
+        ),
+        "lion": lambda: optax.scale_by_lion(config.b1, config.b2),
+    }[config.name]()
+    parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    parts.append(scale)
+    if config.weight_decay:
+        mask = lambda params: path_mask(params, config.weight_decay_pattern)  # noqa: E731
+        parts.append(optax.add_decayed_weights(config.weight_decay, mask))
+    parts.append(optax.scale_by_schedule(lambda count: -rate(count + 1)))
+    return optax.chain(*parts)
+
+
+def path_mask(params: Any, pattern: str) -> Any:
+    """True at the leaves whose path the pattern is found in; matching none is an error."""
+    mask = jax.tree_util.tree_map_with_path(
+        lambda key_path, _: re.search(pattern, path_of(key_path)) is not None, params
+    )
+    if not any(jax.tree.leaves(mask)):
+        raise LabError(f'the pattern "{pattern}" matches no parameter')
+    return mask

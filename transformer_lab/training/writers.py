@@ -1,0 +1,124 @@
+"""Where a run's numbers go: metrics.jsonl always, TensorBoard when installed, the terminal."""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from transformer_lab.errors import LabError
+from transformer_lab.training.checkpoint import write_atomically
+
+
+def log(message: str) -> None:
+    """A line for the person who watches; standard output is for results."""
+    print(message, file=sys.stderr, flush=True)
+
+
+class MetricWriter:
+    """One object a line with `step` and named values; all digits of each number."""
+
+    def __init__(self, workdir: Path, start_step: int, tensorboard: bool):
+        self.path = workdir / "metrics.jsonl"
+        _drop_lines_after(self.path, start_step)
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+        self._board = _tensorboard(workdir, start_step) if tensorboard else None
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Appends a line; NaN and infinity become strings, so that every line is JSON."""
+        line = {"step": step}
+        for name, value in values.items():
+            line[name] = (
+                value if not isinstance(value, float) or math.isfinite(value) else str(value)
+            )
+            if self._board is not None and isinstance(value, int | float):
+                self._board.add_scalar(name, value, step)
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _drop_lines_after(path: Path, step: int) -> None:
+    """A resumed run writes the steps after its checkpoint again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue  # the last line of a killed run
+    write_atomically(path, "".join(kept).encode())
+
+
+def _tensorboard(workdir: Path, start_step: int) -> Any | None:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        log("tensorboardX is not installed: no TensorBoard events (pip install tensorboardX)")
+        return None
+    return SummaryWriter(str(workdir / "tensorboard"), purge_step=start_step + 1)
+
+
+class ProgressLine:
+    """Loss, rate, learning rate and time left: a bar on a terminal, lines elsewhere."""
+
+    def __init__(self, total: int, start: int):
+        self.total, self.start, self.began = total, start, time.monotonic()
+        self.interactive = sys.stderr.isatty()
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self.interactive,
+        )
+        self._task = self._bar.add_task("train", total=total, completed=start, text="")
+        self._bar.start()
+
+    def update(self, step: int, text: str | None = None) -> None:
+        """Moves the bar; `text` is shown beside it, or as a line of its own without a terminal."""
+        fields = {} if text is None else {"text": text}
+        self._bar.update(self._task, completed=step, **fields)
+        if text is not None and not self.interactive:
+            log(f"step {step}/{self.total}  {text}  left {self._left(step)}")
+
+    def _left(self, step: int) -> str:
+        spent = time.monotonic() - self.began
+        seconds = spent / max(step - self.start, 1) * (self.total - step)
+        return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def show_samples(rows: list[tuple[str, ...]]) -> None:
+    """A table of source, output and reference on standard output."""
+    if not rows:
+        return
+    table = Table("source", "output", "reference", show_lines=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a cell may hold [markup]
+    Console().print(table)
+
+
+def make_workdir(workdir: Path) -> Path:
+    """Creates it; one line when that cannot be."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"--workdir={workdir}: {error.strerror}") from error
+    return workdir
