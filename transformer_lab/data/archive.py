@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
@@ -29,7 +30,7 @@ def unpack(archive: Path, folder: Path, keep: str = "") -> dict[str, int]:
             with target.open("wb") as out:
                 shutil.copyfileobj(stream, out)
             sizes[path] = target.stat().st_size
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
         raise LabError(f"{archive.name}: damaged archive ({error}); fetch it again") from error
     return sizes
 

@@ -60,32 +60,32 @@ def shifted(chapters: dict[str, tuple[list[str], list[str]]]) -> list[str]:
         if a and b
     ]
     centre = statistics.median(ratios or [0.0])
-    spread = 1.4826 * statistics.median([abs(r - centre) for r in ratios] or [0.0])
-    spread = max(spread, 1e-3)
+    spread = max(1e-3, 1.4826 * statistics.median([abs(r - centre) for r in ratios] or [0.0]))
     moves = [move for move in range(-_FARTHEST, _FARTHEST + 1) if move]
-    sizes = {name: [_sizes(verses) for verses in sides] for name, sides in chapters.items()}
-    return [
-        name
-        for name, pair in sizes.items()
-        if max(_gain(*pair, move, centre, spread) for move in moves) > _EVIDENCE
-    ]
+    found = []
+    for name, (a, b) in chapters.items():
+        sizes = _sizes(a, centre, spread), _sizes(b, 0.0, spread)
+        if max(_gain(*sizes, move) for move in moves) > _EVIDENCE:
+            found.append(name)
+    return found
 
 
-def _sizes(verses: list[str]) -> list[float]:
-    """Log lengths; ten characters more, since a short verse's ratio says little. 0 if empty."""
-    return [math.log(len(verse) + 10) if verse else 0.0 for verse in verses]
+def _sizes(verses: list[str], centre: float, spread: float) -> list[float | None]:
+    """Log lengths such that a pair's difference is standard normal; None for no verse.
+
+    Ten characters are added to each: the ratio of short verses says little.
+    """
+    return [(math.log(len(v) + 10) - centre) / spread if v else None for v in verses]
 
 
-def _gain(a: list[float], b: list[float], move: int, centre: float, spread: float) -> float:
+def _gain(a: list[float | None], b: list[float | None], move: int) -> float:
     """The most that a run of verses of `a` gains by facing verse i + move of `b`, in nats."""
-
-    def misfit(difference: float) -> float:
-        return min(((difference - centre) / spread) ** 2 / 2, 8.0)  # one odd verse can't decide
-
     best = run = 0.0
     for i in range(max(0, -move), min(len(a), len(b), len(b) - move)):
-        if a[i] and b[i] and b[i + move]:
-            run = max(0.0, run + misfit(a[i] - b[i]) - misfit(a[i] - b[i + move]))
+        if None not in (a[i], b[i], b[i + move]):
+            # Capped, so that one odd verse cannot decide.
+            here, there = (min((a[i] - b[j]) ** 2 / 2, 8.0) for j in (i, i + move))
+            run = max(0.0, run + here - there)
             best = max(best, run)
     return best
 
@@ -113,10 +113,9 @@ def _verses(bible) -> Chapters:
         bible._decompressed_text = functools.lru_cache(maxsize=2)(bible._decompressed_text)
     return {
         f"{book.osis_name} {chapter}": [
-            _plain(verse) for verse in bible.get_iter(book.name, [chapter], clean=False)
+            verse and _plain(verse) for verse in bible.get_iter(book.name, [chapter], clean=False)
         ]
-        for testament, books in bible.get_structure().get_books().items()
-        if testament in bible._testaments
+        for books in bible.get_structure().get_books().values()
         for book in books
         for chapter in range(1, book.num_chapters + 1)
     }

@@ -151,7 +151,7 @@ def _commands(package: Package) -> list[list[str]]:
         options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "-d", "."]
         return [[*pip, *options, f"{name}=={version}"]]
     if package.client == "npm":
-        return [["npm", "pack", "--silent", "--ignore-scripts", f"{name}@{version}"]]
+        return [["npm", "pack", "--loglevel=error", "--ignore-scripts", f"{name}@{version}"]]
     # Debian removes superseded versions: take the current one where ours is gone.
     return [["apt-get", "download", f"{name}={version}"], ["apt-get", "download", name]]
 
@@ -176,7 +176,7 @@ def _download(folder: Path, package: Package) -> Path:
 
 
 def _failure(package: Package, stderr: str) -> str:
-    """One line: what failed, the client's own last words, the way out."""
+    """One line: what failed, the client's own words, the way out."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [
         line for line in lines if line.lower().startswith(("error", "e:", "npm err"))
@@ -187,7 +187,8 @@ def _failure(package: Package, stderr: str) -> str:
         way = "run `apt-get update` as root if the package lists are missing, "
     else:
         way = "check the network, "
-    words = errors[-1][:200] if errors else "no message"
+    told = errors[-1:] if package.client == "pip" else errors[:2]
+    words = "; ".join(told)[:200] or "no message"
     what = f"{package.name} {package.version}"
     return f"{package.client} could not fetch {what} ({words}): {way}{_LOCAL}"
 

@@ -33,8 +33,10 @@ def read_splits(folder: Path, source: str, target: str) -> dict[str, list[Pair]]
 def _split_file(folder: Path, split: str) -> Path:
     found = [file for s in (".tsv", ".jsonl") if (file := folder / f"{split}{s}").is_file()]
     if len(found) != 1:
-        what = "both" if found else "neither"
-        raise LabError(f"{folder} has {what} {split}.tsv and {split}.jsonl: it must have one")
+        what, word = ("both", "and") if found else ("neither", "nor")
+        raise LabError(
+            f"{folder} has {what} {split}.tsv {word} {split}.jsonl: it needs one of them"
+        )
     return found[0]
 
 

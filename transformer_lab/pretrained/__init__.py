@@ -2,8 +2,8 @@
 
 A family is a module of this package, keyed by the `model_type` of its config.json. It has `KIND`
 (of `transformer_lab.models`), `reading(settings, tensors)` and `writing(config)`, which return the
-other side's config and the name map; `build(config)` and `shapes(config)`, the model and its
-parameters' shapes by path; `INPUTS` and `outputs(config, params, inputs)`, for checks.
+other side's config and the name map; `shapes(config)`, of the parameters by path; and for checks
+`INPUTS`, `outputs(config, params, inputs)` and `generate(config, params, inputs, decode, special)`.
 """
 
 import importlib
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from flax.traverse_util import flatten_dict
 
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError, nearest
@@ -69,6 +71,17 @@ def export(
     module = family(model_type)
     values, names = module.writing(config)
     tensors = export_params(names, params, module.shapes(config))
-    generation = write_generation(special, decode)
-    # Older readers take the special tokens from config.json.
-    write_directory(directory, generation | values, tensors, generation)
+    generation = write_generation(special, decode, config.max_length)
+    # The special tokens stand in both: a model's own computation uses the padding's.
+    values |= write_generation(special, None, config.max_length)
+    write_directory(directory, values, tensors, generation)
+
+
+def describe(model: Pretrained) -> str:
+    """One line about what was read."""
+    count = sum(value.size for value in flatten_dict(model.params).values())
+    search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"
+    return (
+        f"{model.model_type}: {count:,} parameters, up to {model.config.max_length} tokens, "
+        f"{search}, at most {model.decode.max_new_tokens} new tokens"
+    )

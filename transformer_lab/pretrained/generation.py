@@ -6,7 +6,58 @@ from typing import Any
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained.hub import CONFIG, GENERATION, HubDirectory
-from transformer_lab.pretrained.keys import Settings
+from transformer_lab.pretrained.keys import UNSET, Settings, words
+
+SPECIAL = {"pad": "pad_token_id", "eos": "eos_token_id", "start": "decoder_start_token_id"}
+EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs -> ours
+DEFAULT_NEW_TOKENS = 20
+
+UNDERSTOOD = words("""
+    bad_words_ids early_stopping forced_eos_token_id length_penalty max_length max_new_tokens
+    num_beams num_return_sequences renormalize_logits suppress_tokens
+""")
+
+# They choose no token: what is returned and cached, what only sampling or a draft model reads.
+IRRELEVANT = words("""
+    _commit_hash _from_model_config assistant_confidence_threshold assistant_lookbehind
+    bos_token_id cache_config cache_implementation compile_config disable_compile epsilon_cutoff
+    eta_cutoff is_assistant low_memory max_cache_len max_matching_ngram_size min_p
+    num_assistant_tokens num_assistant_tokens_schedule output_attentions output_hidden_states
+    output_logits output_scores prefill_chunk_size return_dict_in_generate target_lookbehind
+    temperature top_h top_k top_p transformers_version typical_p use_cache
+""")
+
+# Values under which they choose no token; null always is one.
+NEUTRAL = {
+    "assistant_early_exit": UNSET,
+    "begin_suppress_tokens": ([],),
+    "constraints": UNSET,
+    "diversity_penalty": (0.0,),
+    "do_sample": (False,),
+    "dola_layers": UNSET,
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "exponential_decay_length_penalty": UNSET,
+    "force_bos_token_to_be_generated": (False,),
+    "force_words_ids": UNSET,
+    "forced_bos_token_id": UNSET,
+    "guidance_scale": (1.0,),
+    "max_time": UNSET,
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0.0,),
+    "prompt_lookup_num_tokens": UNSET,
+    "remove_invalid_values": (False,),
+    "repetition_penalty": (1.0,),
+    "sequence_bias": ({}, []),
+    "stop_strings": UNSET,
+    "token_healing": (False,),
+    "use_mtp": (False,),
+    "watermarking_config": UNSET,
+}
+GENERATION_KEYS = frozenset([*UNDERSTOOD, *IRRELEVANT, *NEUTRAL, *SPECIAL.values()])
 
 
 @dataclass(frozen=True)
@@ -16,89 +67,6 @@ class SpecialIds:
     pad: int
     eos: int
     start: int
-
-
-SPECIAL = {"pad": "pad_token_id", "eos": "eos_token_id", "start": "decoder_start_token_id"}
-EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs -> ours
-DEFAULT_NEW_TOKENS = 20
-
-UNDERSTOOD = [
-    "bad_words_ids",
-    "early_stopping",
-    "length_penalty",
-    "max_length",
-    "max_new_tokens",
-    "num_beams",
-    "suppress_tokens",
-]
-
-# They choose no token: what is returned and cached, and what sampling alone reads.
-IRRELEVANT = [
-    "_commit_hash",
-    "_from_model_config",
-    "assistant_confidence_threshold",
-    "bos_token_id",
-    "cache_config",
-    "cache_implementation",
-    "compile_config",
-    "disable_compile",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "is_assistant",
-    "low_memory",
-    "max_cache_len",
-    "min_p",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "output_attentions",
-    "output_hidden_states",
-    "output_logits",
-    "output_scores",
-    "prefill_chunk_size",
-    "return_dict_in_generate",
-    "temperature",
-    "top_h",
-    "top_k",
-    "top_p",
-    "transformers_version",
-    "typical_p",
-    "use_cache",
-]
-
-# Values under which they choose no token; null always is one.
-NEUTRAL = {
-    "assistant_early_exit": (),
-    "begin_suppress_tokens": ([],),
-    "constraints": (),
-    "diversity_penalty": (0.0,),
-    "do_sample": (False,),
-    "dola_layers": (),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "exponential_decay_length_penalty": (),
-    "force_bos_token_to_be_generated": (False,),
-    "force_words_ids": (),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "guidance_scale": (1.0,),
-    "max_time": (),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "no_repeat_ngram_size": (0,),
-    "num_beam_groups": (1,),
-    "num_return_sequences": (1,),
-    "penalty_alpha": (0.0,),
-    "prompt_lookup_num_tokens": (),
-    "remove_invalid_values": (False,),
-    "renormalize_logits": (False,),
-    "repetition_penalty": (1.0,),
-    "sequence_bias": ({}, []),
-    "stop_strings": (),
-    "token_healing": (False,),
-    "use_mtp": (False,),
-    "watermarking_config": (),
-}
-GENERATION_KEYS = frozenset([*UNDERSTOOD, *IRRELEVANT, *NEUTRAL, *SPECIAL.values()])
 
 
 def read_generation(
@@ -112,83 +80,104 @@ def read_generation(
     if values is None:
         known = GENERATION_KEYS & directory.config.keys()
         file, values = CONFIG, {name: directory.config[name] for name in known}
-    settings = Settings(
-        {name: value for name, value in values.items() if value is not None},
-        str(directory.path / file),
-    )
+    values = {name: value for name, value in values.items() if value is not None}
+    settings = Settings(values, str(directory.path / file))
     settings.ignore(IRRELEVANT)
     settings.fix(NEUTRAL)
     special = _special_ids(settings, directory.config, vocab_size)
-    early_stopping = settings.raw("early_stopping", False)
-    if not isinstance(early_stopping, bool | str) or early_stopping not in EARLY_STOPPING:
-        raise settings.error("early_stopping", 'only false, true and "never" are')
     decode = DecodeConfig(
         beam_size=settings.integer("num_beams", 1),
+        n_best=settings.integer("num_return_sequences", 1),
         length_penalty="power",
         alpha=settings.number("length_penalty", 1.0),
-        early_stopping=EARLY_STOPPING[early_stopping],
+        early_stopping=settings.choice("early_stopping", False, EARLY_STOPPING),
         max_new_tokens=_new_tokens(settings, max_length),
         banned_tokens=_banned_tokens(settings, special.eos, vocab_size),
+        renormalize=settings.flag("renormalize_logits", False),
+        force_eos=_force_eos(settings, special.eos),
     )
     settings.finish()
     return decode, special
 
 
 def _special_ids(settings: Settings, config: dict[str, Any], vocab_size: int) -> SpecialIds:
-    found = {}
-    for ours, theirs in SPECIAL.items():
-        value = settings.raw(theirs, config.get(theirs))
-        if isinstance(value, list) and len(value) == 1:
-            (value,) = value
-        if ours == "pad" and value is None:
-            value = settings.raw("eos_token_id", config.get("eos_token_id"))
+    """Those of the generation settings, else of the model's; padding may be missing."""
+    found = {name: settings.raw(key, config.get(key)) for name, key in SPECIAL.items()}
+    if found["pad"] is None:
+        found["pad"] = found["eos"]
+    for name, value in found.items():
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
             raise LabError(
-                f"{settings.file}: {theirs} = {value} must be one token of 0..{vocab_size - 1}"
+                f"{settings.file}: {SPECIAL[name]} = {value} must be one of the tokens "
+                f"0..{vocab_size - 1}"
             )
-        found[ours] = value
+        found[name] = value
     return SpecialIds(**found)
 
 
 def _new_tokens(settings: Settings, max_length: int) -> int:
-    """max_new_tokens, else max_length less the start token, else 20 as far as there is room."""
+    """max_new_tokens, else max_length less the start token, else 20; as far as there is room."""
     new = settings.integer("max_new_tokens", None)
     total = settings.integer("max_length", None, least=2)
-    if new is None:
-        new = min(DEFAULT_NEW_TOKENS, max_length - 1) if total is None else total - 1
-    return new
+    if new is not None:
+        return min(new, max_length)
+    if total is not None:
+        return min(total - 1, max_length)
+    return max(1, min(DEFAULT_NEW_TOKENS, max_length - 1))
 
 
 def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, ...]:
     """Tokens never generated; a "bad word" that is the end token alone has no effect there."""
-    words = settings.raw("bad_words_ids", [])
-    if not isinstance(words, list) or not all(isinstance(w, list) and len(w) == 1 for w in words):
+    bad_words = settings.raw("bad_words_ids", [])
+    if not isinstance(bad_words, list) or not all(
+        isinstance(word, list) and len(word) == 1 for word in bad_words
+    ):
         raise settings.error("bad_words_ids", "only words of one token are")
     suppressed = settings.raw("suppress_tokens", [])
     if not isinstance(suppressed, list):
         raise settings.error("suppress_tokens", "it must be a list of tokens")
-    banned = [*suppressed, *(word[0] for word in words if word[0] != eos)]
+    banned = [*suppressed, *(word[0] for word in bad_words if word[0] != eos)]
     for token in banned:
-        if not isinstance(token, int) or not 0 <= token < vocab_size:
-            raise LabError(f"{settings.file}: the banned token {token} is not in the vocabulary")
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+            raise LabError(
+                f"{settings.file}: the banned token {token} is not one of 0..{vocab_size - 1}"
+            )
     return tuple(sorted(set(banned)))
 
 
-def write_generation(special: SpecialIds, decode: DecodeConfig | None = None) -> dict[str, Any]:
+def _force_eos(settings: Settings, eos: int) -> bool:
+    forced = settings.raw("forced_eos_token_id")
+    if forced not in (None, eos, [eos]):
+        raise settings.error("forced_eos_token_id", f"only the end token {eos} is")
+    return forced is not None
+
+
+def write_generation(
+    special: SpecialIds, decode: DecodeConfig | None, max_length: int
+) -> dict[str, Any]:
     """Their settings of our search; without one, the special tokens alone."""
-    values = {theirs: getattr(special, ours) for ours, theirs in SPECIAL.items()}
+    values = {key: getattr(special, name) for name, key in SPECIAL.items()}
     if decode is None:
         return values
-    if decode.length_penalty != "power":
+    power = decode.alpha if decode.length_penalty == "power" else 0.0
+    if decode.length_penalty != "power" and decode.beam_size > 1 and decode.alpha:
         raise LabError(
             f'decode.length_penalty = "{decode.length_penalty}" has no place in {GENERATION}: '
-            'it needs "power"'
+            'set it to "power", or decode.alpha to 0'
         )
     early_stopping = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}
-    return values | {
+    values |= {
         "num_beams": decode.beam_size,
-        "length_penalty": decode.alpha,
+        "num_return_sequences": decode.n_best,
+        "length_penalty": power,
         "early_stopping": early_stopping[decode.early_stopping],
-        "max_new_tokens": decode.max_new_tokens,
-        "bad_words_ids": [[token] for token in decode.banned_tokens] or None,
+        # Our limit may depend on the source, theirs may not: then the model's own.
+        "max_length": 1 + (decode.max_new_tokens or max_length - 1),
+        "renormalize_logits": decode.renormalize,
     }
+    if decode.banned_tokens:
+        values["bad_words_ids"] = [[token] for token in decode.banned_tokens]
+    if decode.force_eos:
+        values["forced_eos_token_id"] = special.eos
+    return values

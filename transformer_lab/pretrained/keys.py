@@ -6,6 +6,25 @@ from typing import Any
 
 from transformer_lab.errors import LabError
 
+ACTIVATIONS = {  # theirs -> ours; of several names for one function the first is written
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "swish": "silu",
+    "silu": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "linear": "identity",
+}
+# Null everywhere: an absent value, or one under which nothing changes.
+UNSET = (None,)
+
 
 class Settings:
     """The keys of one file; `finish` refuses those that nobody has asked for."""
@@ -20,42 +39,45 @@ class Settings:
 
     def fix(self, allowed: Mapping[str, Collection[Any]]) -> None:
         """Keys that may be absent or have one of the values under which they change nothing."""
-        for name in allowed:
-            value = self._take(name, None)
-            if name in self.values and not any(value == ok for ok in allowed[name]):
-                raise self.error(name, f"only {' or '.join(map(json.dumps, allowed[name]))} is")
+        for name, valid in allowed.items():
+            value = self.raw(name)
+            if name in self.values and value not in valid:
+                raise self.error(name, f"only {' or '.join(map(json.dumps, valid))} is")
 
     def integer(self, name: str, default: int | None, least: int = 1) -> int | None:
         """A whole number; null only where the default is None."""
-        value = self._take(name, default)
-        if value is default:
-            return default
+        value = self.raw(name, default)
+        if value is None and default is None:
+            return None
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.error(name, f"it must be a whole number of at least {least}")
         return value
 
     def number(self, name: str, default: float) -> float:
-        value = self._take(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        """A finite number."""
+        value = self.raw(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > 1e30:
             raise self.error(name, "it must be a number")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        value = self._take(name, default)
+        """True or false."""
+        value = self.raw(name, default)
         if not isinstance(value, bool):
             raise self.error(name, "it must be true or false")
         return value
 
-    def choice(self, name: str, default: str, valid: Mapping[str, Any]) -> Any:
+    def choice(self, name: str, default: str | bool, valid: Mapping[Any, Any]) -> Any:
         """What the table says of the value."""
-        value = self._take(name, default)
-        if not isinstance(value, str) or value not in valid:
-            raise self.error(name, f"only {', '.join(sorted(valid))} are")
+        value = self.raw(name, default)
+        if not isinstance(value, str | bool) or value not in valid:
+            raise self.error(name, f"only {', '.join(map(json.dumps, valid))} are")
         return valid[value]
 
     def raw(self, name: str, default: Any = None) -> Any:
-        """The value, to be judged by the caller."""
-        return self._take(name, default)
+        """The value as it is, to be judged by the caller."""
+        self.left.discard(name)
+        return self.values.get(name, default)
 
     def finish(self) -> None:
         """Refuse the keys that are left."""
@@ -73,9 +95,10 @@ class Settings:
         shown = _show(self.values.get(name))
         return LabError(f"{self.file}: {name} = {shown} is not supported: {why}")
 
-    def _take(self, name: str, default: Any) -> Any:
-        self.left.discard(name)
-        return self.values.get(name, default)
+
+def words(text: str) -> frozenset[str]:
+    """A set of names, written as running text."""
+    return frozenset(text.split())
 
 
 def _show(value: Any) -> str:

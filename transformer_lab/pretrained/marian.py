@@ -7,90 +7,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_lab.errors import LabError
-from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.ops.positions import sinusoids
 from transformer_lab.pretrained.generation import GENERATION_KEYS
-from transformer_lab.pretrained.keys import Settings
-from transformer_lab.pretrained.names import ROW, NameMap, Rule, dense, norm
-from transformer_lab.pretrained.running import INPUTS, outputs, shapes, source_of
+from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
+from transformer_lab.pretrained.names import ROW, NameMap, Rule, agrees, dense, norm
+from transformer_lab.pretrained.running import INPUTS, generate, outputs, shapes
 
-# What the registry asks of a family, beside `reading` and `writing`.
-__all__ = ["INPUTS", "KIND", "build", "outputs", "reading", "shapes", "source_of", "writing"]
+# What the registry asks of a family.
+__all__ = ["INPUTS", "KIND", "generate", "outputs", "reading", "shapes", "writing"]
 
 KIND = "encoder_decoder"  # the model's, in transformer_lab.models
 
-ACTIVATIONS = {  # theirs -> ours; of several names the first is written
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "quick_gelu": "gelu_quick",
-    "swish": "silu",
-    "silu": "silu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "linear": "identity",
-}
-
 # They change no number in evaluation: names, versions, what is returned, training only, and
 # `add_bias_logits`, because the tensor final_logits_bias itself says whether there is one.
-IRRELEVANT = [
-    "_attn_implementation",
-    "_commit_hash",
-    "_name_or_path",
-    "_num_labels",
-    "add_bias_logits",
-    "architectures",
-    "attn_implementation",
-    "chunk_size_feed_forward",
-    "classif_dropout",
-    "classifier_dropout",
-    "decoder_layerdrop",
-    "dtype",
-    "encoder_layerdrop",
-    "extra_pos_embeddings",
-    "finetuning_task",
-    "gradient_checkpointing",
-    "id2label",
-    "label2id",
-    "num_labels",
-    "prefix",
-    "problem_type",
-    "return_dict",
-    "sep_token_id",
-    "task_specific_params",
-    "tf_legacy_loss",
-    "tokenizer_class",
-    "torch_dtype",
-    "torchscript",
-    "transformers_version",
-    "use_bfloat16",
-]
+IRRELEVANT = words("""
+    _attn_implementation _commit_hash _name_or_path _num_labels add_bias_logits architectures
+    attn_implementation chunk_size_feed_forward classif_dropout classifier_dropout
+    decoder_layerdrop dtype encoder_layerdrop extra_pos_embeddings finetuning_task
+    gradient_checkpointing id2label label2id num_labels prefix problem_type return_dict
+    sep_token_id task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
+    transformers_version use_bfloat16
+""")
 
 # Another value would ask for an architecture that this one is not.
 FIXED = {
     "model_type": ("marian",),
     "add_cross_attention": (False,),
     "add_final_layer_norm": (False,),
-    "cross_attention_hidden_size": (None,),
+    "cross_attention_hidden_size": UNSET,
     "is_decoder": (False,),
     "is_encoder_decoder": (True,),
     "normalize_before": (False,),
     "normalize_embedding": (False,),
     "per_layer_config": (None, {}),
     "pruned_heads": (None, {}),
-    "quantization_config": (None,),
+    "quantization_config": UNSET,
     "static_position_embeddings": (True,),
     "tie_encoder_decoder": (False,),
 }
 
 # Our settings that their architecture has no choice about.
 REQUIRED = {
-    "positions": "sinusoidal_halves",
     "norm": "layer_norm",
     "norm_place": "post",
     "norm_epsilon": 1e-5,
@@ -99,6 +57,10 @@ REQUIRED = {
     "feed_forward_bias": True,
     "scale_attention": True,
     "block": "serial",
+}
+POSITIONS = {  # of our model: where a file may have the table
+    "source_positions/embedding": "model.encoder.embed_positions.weight",
+    "target_positions/embedding": "model.decoder.embed_positions.weight",
 }
 SHARED, HEAD, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
@@ -123,15 +85,18 @@ def reading(
         )
     # Shared tables without tying are separate parameters for recent readers, if the file has them.
     split = shared and not tied_head and _differ(tensors, SHARED, SOURCE, TARGET)
+    sizes = _sizes(settings)
+    max_length = settings.integer("max_position_embeddings", 1024)
     config = EncoderDecoderConfig(
         **REQUIRED,
-        **_sizes(settings),
+        **sizes,
+        positions=_positions(tensors, max_length, sizes["width"]),
         vocab_size=vocab,
         source_vocab_size=None if shared and not split else source_vocab,
         tie_source_target=shared and not split,
         tie_head=tied_head,
         head_bias=BIAS in tensors,
-        max_length=settings.integer("max_position_embeddings", 1024),
+        max_length=max_length,
         embedding_scale=settings.flag("scale_embedding", False),
         activation=settings.choice("activation_function", "gelu", ACTIVATIONS),
         dropout=settings.number("dropout", 0.1),
@@ -146,6 +111,18 @@ def reading(
 def _differ(tensors: Mapping[str, np.ndarray], *names: str) -> bool:
     found = [tensors[name] for name in names if name in tensors]
     return any(not np.array_equal(found[0], other) for other in found[1:])
+
+
+def _positions(tensors: Mapping[str, np.ndarray], length: int, width: int) -> str:
+    """Their readers use the tables of a file as they are: others than the formula's are learned."""
+    formula = _sinusoids(length, width)
+    tables = [tensors[name] for name in POSITIONS.values() if name in tensors]
+    other = any(t.shape == formula.shape and not agrees(t, formula) for t in tables)
+    return "learned" if other else "sinusoidal_halves"
+
+
+def _sinusoids(length: int, width: int) -> np.ndarray:
+    return np.asarray(sinusoids(jnp.arange(length), width, halves=True))
 
 
 def _sizes(settings: Settings) -> dict[str, int]:
@@ -185,6 +162,11 @@ def writing(config: EncoderDecoderConfig) -> tuple[dict[str, Any], NameMap]:
                 f"model.{name} = {getattr(config, name)!r} has no place in a Marian model: "
                 f"it needs {value!r}"
             )
+    if config.positions not in ("sinusoidal_halves", "learned"):
+        raise LabError(
+            f'model.positions = "{config.positions}" has no place in a Marian model: '
+            'it needs "sinusoidal_halves" or "learned"'
+        )
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     if config.activation not in activations:
         raise LabError(f'model.activation = "{config.activation}" has no place in a Marian model')
@@ -236,10 +218,12 @@ def _names(config: EncoderDecoderConfig, unused: frozenset[str] = frozenset()) -
         rules.append(Rule("head_bias", BIAS, ROW))
     # Recent readers tie nothing at all when the head is not tied: they look for every table.
     written = frozenset(copies) if shared and not tied_head else frozenset()
-    positions = lambda: np.asarray(  # noqa: E731
-        sinusoids(jnp.arange(config.max_length), config.width, halves=True)
-    )
-    derived = {f"model.{side}.embed_positions.weight": positions for side in ("encoder", "decoder")}
+    derived = {}
+    if config.positions == "learned":
+        rules += [Rule(ours, theirs) for ours, theirs in POSITIONS.items()]
+    else:
+        formula = lambda: _sinusoids(config.max_length, config.width)  # noqa: E731
+        derived = dict.fromkeys(POSITIONS.values(), formula)
     return NameMap(tuple(rules), copies, derived, unused, written)
 
 

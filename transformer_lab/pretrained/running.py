@@ -1,15 +1,19 @@
 """Imported encoder-decoders computed on reference inputs, under Hugging Face's names."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.decoding.search import beam_search, greedy
 from transformer_lab.errors import LabError
-from transformer_lab.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, build
+from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer_lab.pretrained.generation import SpecialIds
 
 INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
 Output = tuple[np.ndarray, np.ndarray | None]  # values, and where they count (None: everywhere)
@@ -24,12 +28,12 @@ def shapes(config: EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
     return {"/".join(k.key for k in path): leaf.shape for path, leaf in leaves}
 
 
-def source_of(
+def _source(
     config: EncoderDecoderConfig, inputs: Mapping[str, np.ndarray]
-) -> tuple[Int[np.ndarray, "b s"], Bool[np.ndarray, "b s"]]:
+) -> tuple[Int[Array, "b s"], Bool[Array, "b s"]]:
     """The source ids and their mask, all True unless given."""
     source = _ids(inputs, "input_ids", config.source_vocab_size or config.vocab_size)
-    mask = np.asarray(inputs.get("attention_mask", np.ones_like(source))) != 0
+    mask = jnp.asarray(inputs.get("attention_mask", np.ones(source.shape))) != 0
     if mask.shape != source.shape:
         raise LabError(f"attention_mask has the shape {mask.shape}, input_ids {source.shape}")
     return source, mask
@@ -40,34 +44,57 @@ def outputs(
 ) -> dict[str, Output]:
     """All that the inputs determine: states, the first layer's weights, and logits if the
     decoder's ids are among the inputs."""
-    source, mask = source_of(config, inputs)
-    model, variables = build(config), {"params": params}
-    memory, captured = _encode(model, variables, source, mask)
-    weights = captured["encoder"]["layer_0"]["attention"]["weights"][0]
-    pairs = mask[:, None, :, None] & mask[:, None, None, :]
-    found = {
-        "encoder_last_hidden_state": (np.asarray(memory), mask[..., None]),
-        "attention_layer0": (np.asarray(weights), pairs),
-    }
+    source, mask = _source(config, inputs)
+    model, found = build(config), {}
+    encode = jax.jit(partial(model.apply, method="encode", mutable=["intermediates"]))
+    memory, captured = encode({"params": params}, source, mask)
+    weights = captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
     if "decoder_input_ids" in inputs:
         target = _ids(inputs, "decoder_input_ids", config.vocab_size)
-        states = model.apply(variables, target, memory, mask, method=EncoderDecoder.decode)
-        logits = model.apply(variables, states, method=EncoderDecoder.logits)
-        found["last_hidden_state"] = (np.asarray(states), None)
-        found["logits"] = (np.asarray(logits), None)
-    return found
+        decode = jax.jit(partial(model.apply, method="decode"))
+        states = decode({"params": params}, target, memory, mask)
+        logits = model.apply({"params": params}, states, method="logits")
+        found = {"last_hidden_state": (states, None), "logits": (logits, None)}
+    found["encoder_last_hidden_state"] = memory, mask[..., None]
+    found["attention_layer0"] = weights, mask[:, None, :, None] & mask[:, None, None, :]
+    return jax.device_get(found)
 
 
-def _encode(
-    model: EncoderDecoder, variables: Any, source: np.ndarray, mask: np.ndarray
-) -> tuple[Array, Any]:
-    memory, captured = model.apply(
-        variables, source, mask, method=EncoderDecoder.encode, mutable=["intermediates"]
-    )
-    return memory, captured["intermediates"]
+def generate(
+    config: EncoderDecoderConfig,
+    params: Any,
+    inputs: Mapping[str, np.ndarray],
+    decode: DecodeConfig,
+    special: SpecialIds,
+) -> tuple[Int[np.ndarray, "bn t"], Float[np.ndarray, "bn"]]:
+    """Each source's `n_best` results under each other, start token first, padding after the end
+    token, as long as the longest; and their scores."""
+    source, mask = _source(config, inputs)
+    model, variables = build(config), {"params": params}
+    length = decode.max_new_tokens
+    beams = decode.beam_size > 1
+    # Their beam search fills rows with the end token if the padding is token 0.
+    fill = (special.pad or special.eos) if beams else special.pad
+
+    @jax.jit
+    def run(variables, source, mask):
+        return (beam_search if beams else greedy)(
+            lambda tokens, cache: model.apply(variables, tokens, cache, method="step"),
+            model.apply(variables, source, mask, length, method="init_cache"),
+            jnp.full(source.shape[0], special.start, jnp.int32),
+            decode,
+            eos_id=special.eos,
+            pad_id=fill,
+            max_new_tokens=length,
+        )
+
+    found = jax.device_get(run(variables, source, mask))
+    tokens = found.tokens[..., : found.lengths.max()]
+    tokens = np.pad(tokens, ((0, 0), (0, 0), (1, 0)), constant_values=special.start)
+    return tokens.reshape(-1, tokens.shape[-1]), found.scores.reshape(-1)
 
 
-def _ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> np.ndarray:
+def _ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> Int[Array, "b t"]:
     """Checked here: a gather clips or fills an id beyond the table without a word."""
     if name not in inputs:
         raise LabError(f"the inputs have no {name}")
@@ -76,4 +103,4 @@ def _ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> np.nda
         raise LabError(f"{name} is {ids.dtype} {ids.shape}, needs whole numbers [batch, length]")
     if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
         raise LabError(f"{name} holds ids outside 0..{vocab_size - 1}")
-    return ids.astype(np.int32)
+    return jnp.asarray(ids, jnp.int32)

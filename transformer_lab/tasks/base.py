@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ class Scores:
     notes: list[str]  # such as a score's signature
 
 
+@runtime_checkable
 class TrainingBatches(Protocol):
     """An endless iterator of batches whose order is a function of (seed, step)."""
 
@@ -34,6 +35,7 @@ class TrainingBatches(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
 class Task(Protocol):
     """An objective on a model and its data."""
 

@@ -157,7 +157,7 @@ def _from_dict(cls: type, values: dict[str, Any], path: str) -> Any:
     return cls(**kwargs)
 
 
-def _base_type(hint: Any) -> type:
+def _base_type(hint: Any) -> Any:
     """X of `X | None`."""
     if isinstance(hint, types.UnionType):
         return next(arg for arg in typing.get_args(hint) if arg is not type(None))

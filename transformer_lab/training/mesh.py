@@ -33,10 +33,10 @@ RULES: Rules = (
 )
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
-    """All devices of this run as (data, fsdp, tensor)."""
+def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
+    """All devices of this run, or the first so many, as (data, fsdp, tensor)."""
     sizes = [config.data, config.fsdp, config.tensor]
-    count = jax.device_count()
+    count = devices or jax.device_count()
     fixed = int(np.prod([s for s in sizes if s != -1]))
     if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
         raise LabError(f"mesh {dict(zip(AXES, sizes, strict=True))}: sizes are positive, one is -1")
@@ -46,7 +46,8 @@ def make_mesh(config: MeshConfig) -> Mesh:
             f"set one of mesh.data, mesh.fsdp, mesh.tensor to -1"
         )
     shape = tuple(count // fixed if s == -1 else s for s in sizes)
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3)
+    chosen = jax.devices()[:devices] if devices else None
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=chosen)
 
 
 def parse_rules(text: str) -> Rules:

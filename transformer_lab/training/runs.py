@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_lab import tasks
@@ -34,8 +35,8 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
             refuse_changes(previous, stored, workdir)
         source = _open_source(init_from) if init_from and saved is None else None
         assets = saved.assets if saved else source[1].assets if source else None
-        task = build_task(resolved, assets)
-        trainer = Trainer(resolved.run, task, make_mesh(resolved.run.mesh))
+        mesh = make_mesh(resolved.run.mesh)
+        trainer = Trainer(resolved.run, build_task(resolved, assets, mesh), mesh)
         describe(trainer)
         if saved:
             log(f"resumes at step {saved.step} of {trainer.steps} in {workdir}")
@@ -68,9 +69,8 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
     log(f"step {step} test: {shown}  {' '.join(scores.notes)}")
 
 
-def build_task(resolved: Resolved, assets: dict[str, bytes] | None) -> Task:
+def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) -> Task:
     """The task of a config; its data is read when first used."""
-    mesh = make_mesh(resolved.run.mesh)
     return tasks.objective(resolved.task_kind).build(
         resolved.model_kind,
         resolved.model,
@@ -120,8 +120,8 @@ def open_run(config: ConfigDict, workdir: Path, average: int = 0) -> tuple[Train
         steps = checkpoints.good_steps()
         if average > len(steps):
             raise LabError(f"--average={average}, but {workdir} has {len(steps)} good checkpoints")
-        task = build_task(resolved, saved.assets)
-        trainer = Trainer(resolved.run, task, make_mesh(resolved.run.mesh))
+        mesh = make_mesh(resolved.run.mesh)
+        trainer = Trainer(resolved.run, build_task(resolved, saved.assets, mesh), mesh)
         steps = steps[-(average or resolved.run.average) :]
         return trainer, checkpoints.average_params(steps, trainer.state_shardings.params)
     finally:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from transformer_lab.ops.losses import Pair, add_pairs, ratio
 from transformer_lab.training.mesh import BATCH_AXES
@@ -21,7 +21,7 @@ Loss = Callable[[Any, dict[str, Array], Array], dict[str, Pair]]
 class TrainState:
     """All that a step changes."""
 
-    step: Int[Array, ""]
+    step: Any  # int32 scalar; Any, since trees of shapes and shardings take this form as well
     params: Any
     opt_state: Any
 

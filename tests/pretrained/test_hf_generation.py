@@ -1,0 +1,159 @@
+"""Generation settings: the reference's own runs, and every setting that we cannot follow."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_lab import pretrained
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.errors import LabError
+from transformer_lab.pretrained import marian
+from transformer_lab.pretrained.generation import SpecialIds, read_generation, write_generation
+from transformer_lab.pretrained.hub import HubDirectory, read_directory
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+TOKENS = {"pad_token_id": 9, "eos_token_id": 0, "decoder_start_token_id": 9}
+
+
+def read(generation=None, config=TOKENS, vocab_size=10, max_length=32):
+    directory = HubDirectory(Path("dir"), config, generation, {})
+    return read_generation(directory, vocab_size, max_length)
+
+
+def cases():
+    for directory in sorted(FIXTURES.glob("marian_*")):
+        for name, settings in json.loads((directory / "generation_cases.json").read_text()).items():
+            yield pytest.param(directory, name, settings, id=f"{directory.name}-{name}")
+
+
+@pytest.mark.parametrize(("directory", "name", "settings"), [*cases()])
+def test_generations_equal_the_reference_token_for_token(directory, name, settings):
+    found, model = read_directory(directory), pretrained.load(directory)
+    found = dataclasses.replace(found, generation=found.generation | settings)
+    config = model.config
+    if any(len(word) > 1 for word in settings.get("bad_words_ids", [])):
+        with pytest.raises(LabError, match="bad_words_ids = .* only words of one token"):
+            read_generation(found, config.vocab_size, config.max_length)
+        return
+    decode, special = read_generation(found, config.vocab_size, config.max_length)
+    with np.load(directory / "expected.npz") as file:
+        inputs = {key: file[key] for key in marian.INPUTS}
+        tokens, scores = marian.generate(config, model.params, inputs, decode, special)
+        np.testing.assert_array_equal(tokens, file[name])
+        if f"{name}_scores" in file:
+            np.testing.assert_allclose(scores, file[f"{name}_scores"], atol=1e-4)
+
+
+def test_settings_and_defaults_are_read():
+    decode, special = read({})
+    assert special == SpecialIds(pad=9, eos=0, start=9)
+    assert decode == DecodeConfig(
+        length_penalty="power", alpha=1.0, early_stopping="heuristic", max_new_tokens=20
+    )
+    decode, special = read(
+        {
+            "num_beams": 6,
+            "num_return_sequences": 2,
+            "length_penalty": 0.5,
+            "early_stopping": "never",
+            "max_length": 12,  # the start token is one of them
+            "bad_words_ids": [[9], [0], [4]],  # the end token as a bad word is dropped there
+            "suppress_tokens": [3],
+            "renormalize_logits": True,
+            "forced_eos_token_id": 0,
+            "eos_token_id": [0],
+            "decoder_start_token_id": 2,
+            "no_repeat_ngram_size": 0,
+            "repetition_penalty": 1.0,
+            "temperature": 0.3,
+            "forced_bos_token_id": None,
+        }
+    )
+    assert special == SpecialIds(pad=9, eos=0, start=2)
+    assert decode == DecodeConfig(
+        beam_size=6,
+        n_best=2,
+        length_penalty="power",
+        alpha=0.5,
+        early_stopping="exact",
+        max_new_tokens=11,
+        banned_tokens=(3, 4, 9),
+        renormalize=True,
+        force_eos=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_length", "expected"),
+    [
+        ({}, 32, 20),
+        ({}, 8, 7),
+        ({"max_length": 20}, 32, 19),
+        ({"max_length": 100}, 32, 32),
+        ({"max_length": 20, "max_new_tokens": 5}, 32, 5),
+    ],
+)
+def test_the_limit_of_new_tokens(settings, max_length, expected):
+    assert read(settings, max_length=max_length)[0].max_new_tokens == expected
+
+
+def test_old_directories_keep_generation_settings_in_the_model_config():
+    config = TOKENS | {"num_beams": 3, "max_length": 7, "bad_words_ids": [[9]], "d_model": 4}
+    decode, _ = read(None, config)
+    assert (decode.beam_size, decode.max_new_tokens, decode.banned_tokens) == (3, 6, (9,))
+    decode, _ = read({}, config)  # the newer file alone counts where there is one
+    assert (decode.beam_size, decode.max_new_tokens, decode.banned_tokens) == (1, 20, ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"repetition_penalty": 1.2}, "repetition_penalty = 1.2"),
+        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size = 3"),
+        ({"do_sample": True}, "do_sample = true"),
+        ({"min_length": 2}, "min_length = 2"),
+        ({"forced_eos_token_id": 3}, "forced_eos_token_id = 3"),
+        ({"forced_bos_token_id": 3}, "forced_bos_token_id = 3"),
+        ({"bad_words_ids": [[1, 2]]}, "bad_words_ids"),
+        ({"bad_words_ids": [[10]]}, "banned token 10"),
+        ({"early_stopping": "sometimes"}, 'early_stopping = "sometimes"'),
+        ({"num_beams": 2.5}, "num_beams = 2.5"),
+        ({"num_beams": 0}, "num_beams = 0"),
+        ({"length_penalty": "1"}, 'length_penalty = "1"'),
+        ({"eos_token_id": [0, 3]}, r"eos_token_id = \[0, 3\]"),
+        ({"decoder_start_token_id": 10}, "decoder_start_token_id = 10"),
+        ({"beam_width": 4, "other": "x"}, 'beam_width = 4, other = "x"'),
+    ],
+)
+def test_a_setting_that_changes_tokens_is_refused_by_name(settings, named):
+    with pytest.raises(LabError, match=named) as error:
+        read(settings)
+    assert "dir/generation_config.json" in str(error.value)
+
+
+def test_written_settings_are_read_back():
+    special = SpecialIds(pad=0, eos=1, start=2)
+    decode = DecodeConfig(
+        beam_size=5,
+        n_best=2,
+        length_penalty="power",
+        alpha=0.25,
+        early_stopping="first",
+        max_new_tokens=9,
+        banned_tokens=(0, 3),
+        renormalize=True,
+        force_eos=True,
+    )
+    assert read(write_generation(special, decode, 32), {}) == (decode, special)
+    assert read(write_generation(special, None, 32), {})[1] == special
+
+
+def test_only_a_penalty_that_they_have_is_written():
+    special = SpecialIds(pad=0, eos=1, start=2)
+    with pytest.raises(LabError, match='"gnmt" has no place'):
+        write_generation(special, DecodeConfig(beam_size=4, alpha=0.6), 32)
+    decode, _ = read(write_generation(special, DecodeConfig(beam_size=4, alpha=0.0), 32), {})
+    assert (decode.length_penalty, decode.alpha, decode.max_new_tokens) == ("power", 0.0, 31)

@@ -1,0 +1,55 @@
+"""A translator so small that it trains in a second, for the tests of the machinery."""
+
+import json
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from transformer_lab.training import runs
+from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.loop import Trainer
+from transformer_lab.training.mesh import make_mesh
+
+
+def tiny_config(**changes) -> ConfigDict:
+    """Reversal of generated sentences; keys of `changes` may be dotted, as on the command line."""
+    config = default_config(model="encoder_decoder", task="translation")
+    values = {
+        "steps": 10,
+        "log_every": 1,
+        "eval_every": 100,
+        "save_every": 5,
+        "tensorboard": False,
+        "mesh.data": 1,
+        "data.source": "reverse",
+        "data.max_pairs": 60,
+        "data.validation_size": 10,
+        "data.test_size": 10,
+        "tokenizer.kind": "word",
+        "batch.tokens_per_batch": 320,
+        "batch.buckets": 1,
+        "model.layers": 1,
+        "model.width": 16,
+        "model.heads": 2,
+        "model.head_dim": 8,
+        "model.feed_forward_width": 24,
+        "model.max_length": 16,
+        "optimizer.learning_rate": 3e-3,
+        "optimizer.warmup_steps": 4,
+        "task.score_examples": 0,
+    } | {key.replace("__", "."): value for key, value in changes.items()}
+    config.update_from_flattened_dict(values)
+    return config
+
+
+def make_trainer(config: ConfigDict, devices: int = 8) -> Trainer:
+    """Task, steps and mesh of a config, on the first so many devices."""
+    resolved = resolve(config)
+    mesh = make_mesh(resolved.run.mesh, devices)
+    return Trainer(resolved.run, runs.build_task(resolved, None, mesh), mesh)
+
+
+def read_metrics(workdir: Path) -> list[dict]:
+    """The lines of metrics.jsonl."""
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]

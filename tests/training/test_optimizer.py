@@ -1,0 +1,70 @@
+"""Schedules and optimizers against their formulas."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.training.config import OptimizerConfig
+from transformer_lab.training.optimizer import make_optimizer, path_mask, schedule
+
+
+def test_inverse_sqrt_is_the_papers_schedule():
+    width, warmup = 512, 4000
+    config = OptimizerConfig(learning_rate=(width * warmup) ** -0.5, warmup_steps=warmup)
+    rate = schedule(config, 100_000)
+    for step in (1, 100, 3999, 4000, 4001, 100_000):
+        want = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        np.testing.assert_allclose(rate(step), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "half"), [("cosine", 0.5), ("linear", 0.5)])
+def test_decays_start_at_the_peak_and_end_in_the_last_step(name, half):
+    config = OptimizerConfig(learning_rate=2.0, schedule=name, warmup_steps=10, end_factor=0.1)
+    rate = schedule(config, 110)
+    np.testing.assert_allclose(
+        [rate(5), rate(10), rate(60), rate(110)], [1.0, 2.0, 2 * (0.1 + 0.9 * half), 0.2], rtol=1e-5
+    )
+
+
+def test_constant_and_no_warmup():
+    rate = schedule(OptimizerConfig(learning_rate=0.5, schedule="constant", warmup_steps=0), 10)
+    assert [float(rate(s)) for s in (1, 10)] == [0.5, 0.5]
+
+
+def test_adam_with_weight_decay_takes_the_written_out_step():
+    config = OptimizerConfig(
+        learning_rate=0.1, schedule="constant", warmup_steps=1, weight_decay=0.3, epsilon=1e-9
+    )
+    optimizer = make_optimizer(config, schedule(config, 5))
+    params = {"up": {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}}
+    state = optimizer.init(params)
+    gradients = {"up": {"kernel": jnp.array([0.5]), "bias": jnp.array([0.5])}}
+    updates, _ = optimizer.update(gradients, state, params)
+    # Bias-corrected Adam's first step is the gradient's sign.
+    np.testing.assert_allclose(updates["up"]["kernel"], -0.1 * (1 + 0.3 * 2.0), rtol=1e-5)
+    np.testing.assert_allclose(updates["up"]["bias"], -0.1, rtol=1e-5)
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_that_names_it():
+    with pytest.raises(LabError, match="kernle"):
+        path_mask({"up": {"kernel": 1}}, "kernle$")
+
+
+@pytest.mark.parametrize(("field", "value"), [("schedule", "cosin"), ("name", "adamm")])
+def test_unknown_names_are_refused_with_the_nearest(field, value):
+    config = OptimizerConfig(**{field: value})
+    with pytest.raises(LabError, match="did you mean"):
+        make_optimizer(config, schedule(config, 10))
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "lion"])
+def test_every_optimizer_lowers_a_quadratic(name):
+    config = OptimizerConfig(name=name, learning_rate=0.05, schedule="constant", warmup_steps=1)
+    optimizer = make_optimizer(config, schedule(config, 100))
+    params = {"up": {"kernel": jnp.full((2, 3), 2.0)}}
+    state = optimizer.init(params)
+    for _ in range(30):
+        updates, state = optimizer.update(params, state, params)
+        params = {"up": {"kernel": params["up"]["kernel"] + updates["up"]["kernel"]}}
+    assert float(jnp.abs(params["up"]["kernel"]).max()) < 1.2

@@ -1,0 +1,140 @@
+"""An imported model against the reference implementation's own inputs and outputs.
+
+The reference is an .npz file: arrays named like inputs are fed, all others are compared. `greedy`
+and `beam4` are generations of at most 8 new tokens, or of as many as a wider array holds.
+"""
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from transformer_lab.errors import LabError
+from transformer_lab.pretrained import Pretrained, family
+
+INPUT_NAMES = frozenset(
+    [
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+        "decoder_input_ids",
+        "pixel_values",
+        "input_features",
+    ]
+)
+BEAM4 = {"beam_size": 4, "alpha": 1.0, "length_penalty": "power", "early_stopping": "heuristic"}
+GENERATIONS = {"greedy": {"beam_size": 1}, "beam4": BEAM4}
+NEW_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one array compares; `where` is the place of the greatest difference."""
+
+    name: str
+    shape: tuple[int, ...]
+    difference: float  # of token ids: how many differ
+    where: tuple[int, ...]
+    tokens: bool = False
+
+    def passes(self, tolerance: float) -> bool:
+        """Tokens must be equal, values within the absolute tolerance."""
+        return self.difference <= (0.0 if self.tokens else tolerance)
+
+
+def check(model: Pretrained, path: str | Path) -> list[Row]:
+    """One row for each output in the file; LabError names those that cannot be computed."""
+    arrays = read_arrays(Path(path))
+    module = family(model.model_type)
+    inputs = {name: value for name, value in arrays.items() if name in INPUT_NAMES}
+    expected = {name: value for name, value in arrays.items() if name not in INPUT_NAMES}
+    if foreign := sorted(inputs.keys() - set(module.INPUTS)):
+        raise LabError(f"{path}: a {model.model_type} model takes no {', '.join(foreign)}")
+    if not expected:
+        raise LabError(f"{path}: holds no output to compare with")
+    # Accelerators multiply in fewer bits unless told otherwise.
+    with jax.default_matmul_precision("highest"):
+        computed = module.outputs(model.config, model.params, inputs)
+        if unknown := sorted(expected.keys() - computed.keys() - GENERATIONS.keys()):
+            valid = ", ".join(sorted(computed.keys() | GENERATIONS.keys()))
+            raise LabError(f"{path}: cannot compute {', '.join(unknown)} (only {valid})")
+        return [
+            _compare_tokens(name, value, _generate(model, inputs, name, value))
+            if name in GENERATIONS
+            else _compare(name, value, *computed[name])
+            for name, value in expected.items()
+        ]
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise LabError(f"{path}: not an .npz file")
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise LabError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise LabError(f"{path}: damaged or not an .npz file: {error}") from error
+
+
+def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.ndarray:
+    width = expected.shape[-1] if expected.ndim == 2 else 0
+    decode = replace(
+        model.decode,
+        n_best=1,
+        max_new_tokens=min(max(NEW_TOKENS, width - 1), model.config.max_length),
+        **GENERATIONS[name],
+    )
+    module = family(model.model_type)
+    return module.generate(model.config, model.params, inputs, decode, model.special)[0]
+
+
+def _compare(name: str, expected: np.ndarray, found: np.ndarray, mask: np.ndarray | None) -> Row:
+    if expected.shape != found.shape:
+        raise LabError(f"{name}: the reference has the shape {expected.shape}, ours {found.shape}")
+    if not np.issubdtype(expected.dtype, np.number):
+        raise LabError(f"{name}: the reference is of the type {expected.dtype}, not a number")
+    expected, found = expected.astype(np.float64), found.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        difference = np.where(expected == found, 0.0, np.abs(expected - found))
+    difference = np.where(np.isnan(difference), np.inf, difference)
+    if mask is not None:
+        difference = np.where(mask, difference, 0.0)
+    if not difference.size:
+        raise LabError(f"{name}: the reference is empty")
+    where = np.unravel_index(difference.argmax(), difference.shape)
+    return Row(name, expected.shape, float(difference[where]), tuple(map(int, where)))
+
+
+def _compare_tokens(name: str, expected: np.ndarray, found: np.ndarray) -> Row:
+    if expected.ndim != 2 or len(expected) != len(found):
+        raise LabError(
+            f"{name}: the reference has the shape {expected.shape}, needs {len(found)} rows"
+        )
+    width = max(expected.shape[1], found.shape[1])
+    fill = lambda rows: np.pad(  # noqa: E731  another length is a difference too
+        rows.astype(np.int64), ((0, 0), (0, width - rows.shape[1])), constant_values=-1
+    )
+    wrong = fill(expected) != fill(found)
+    where = np.unravel_index(wrong.argmax(), wrong.shape)
+    return Row(name, expected.shape, float(wrong.sum()), tuple(map(int, where)), tokens=True)
+
+
+def table(rows: Sequence[Row], tolerance: float) -> str:
+    """Name, shape, greatest difference and where, one line an array."""
+    lines = [("array", "shape", "greatest difference", "where", "")]
+    for row in rows:
+        shown = f"{row.difference:.0f} tokens" if row.tokens else f"{row.difference:.2e}"
+        where = str(list(row.where)) if row.difference else "-"
+        verdict = "ok" if row.passes(tolerance) else "DIFFERS"
+        lines.append((row.name, str(list(row.shape)), shown, where, verdict))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
