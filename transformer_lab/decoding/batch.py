@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import Array, Bool, Int
 
 from transformer_lab.decoding.config import DecodeConfig
@@ -42,8 +43,8 @@ class SequenceDecoder:
 
     The model has `config.max_length` and the methods `init_cache(source, mask, length)` and
     `step(tokens, cache)`. `place` puts a batch ({"source", "source_mask"}, numpy) on devices, for a
-    model on a mesh; `fetch` brings a result back. Ids are taken as they are: if the model wants an
-    end token after its source, the caller puts it there.
+    model on a mesh; every process is given all sources and gets all results. Ids are taken as they
+    are: if the model wants an end token after its source, the caller puts it there.
     """
 
     def __init__(
@@ -56,7 +57,6 @@ class SequenceDecoder:
         start_id: int,
         buckets: Sequence[int] | None = None,
         place: Callable[[Batch], Batch] | None = None,
-        fetch: Callable[[SearchResult], SearchResult] = jax.device_get,
     ):
         self.model, self.config = model, config
         self.eos_id, self.pad_id, self.start_id = eos_id, pad_id, start_id
@@ -64,7 +64,6 @@ class SequenceDecoder:
         self.shapes = self._make_shapes(buckets)
         self.compilations = 0  # traces so far: at most one a shape
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
-        self._fetch = fetch
         self._run = jax.jit(self._decode)
 
     def __call__(self, params: Any, sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
@@ -124,10 +123,10 @@ class SequenceDecoder:
             batch = self._place(_pad([sources[n] for n in numbers], shape))
             now = numbers, self._run(params, batch["source"], batch["source_mask"])
             if before is not None:
-                yield before[0], self._fetch(before[1])
+                yield before[0], _to_host(before[1])
             before = now
         if before is not None:
-            yield before[0], self._fetch(before[1])
+            yield before[0], _to_host(before[1])
 
     def _make_shapes(self, buckets: Sequence[int] | None) -> tuple[Shape, ...]:
         if buckets is None:
@@ -188,6 +187,13 @@ class SequenceDecoder:
 
     def _strip(self, ids: list[int]) -> list[int]:
         return ids[:-1] if ids[-1] == self.eos_id else ids
+
+
+def _to_host(result: SearchResult) -> SearchResult:
+    """All rows in numpy, also those that other processes hold."""
+    if jax.process_count() == 1:
+        return jax.device_get(result)
+    return multihost_utils.process_allgather(result, tiled=True)
 
 
 def _pad(sources: list[Sequence[int]], shape: Shape) -> Batch:

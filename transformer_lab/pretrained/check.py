@@ -5,6 +5,7 @@ and `beam4` are generations of at most 8 new tokens, or of as many as a wider ar
 """
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,14 +73,15 @@ def check(model: Pretrained, path: str | Path) -> list[Row]:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise LabError(f"{path}: not an .npz file")
-            return {name: file[name] for name in file.files}
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.lib.npyio.NpzFile):
+            with file:
+                return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise LabError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise LabError(f"{path}: damaged or not an .npz file: {error}") from error
+    raise LabError(f"{path}: not an .npz file")
 
 
 def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Imported encoder-decoders computed on reference inputs, under Hugging Face's names."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
 Output = tuple[np.ndarray, np.ndarray | None]  # values, and where they count (None: everywhere)
 
 
+@cache
 def shapes(config: EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter by its path; nothing is computed."""
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -45,19 +46,29 @@ def outputs(
     """All that the inputs determine: states, the first layer's weights, and logits if the
     decoder's ids are among the inputs."""
     source, mask = _source(config, inputs)
-    model, found = build(config), {}
-    encode = jax.jit(partial(model.apply, method="encode", mutable=["intermediates"]))
+    found, (encode, decode) = {}, _compiled(config)
     memory, captured = encode({"params": params}, source, mask)
     weights = captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
     if "decoder_input_ids" in inputs:
         target = _ids(inputs, "decoder_input_ids", config.vocab_size)
-        decode = jax.jit(partial(model.apply, method="decode"))
-        states = decode({"params": params}, target, memory, mask)
-        logits = model.apply({"params": params}, states, method="logits")
+        states, logits = decode({"params": params}, target, memory, mask)
         found = {"last_hidden_state": (states, None), "logits": (logits, None)}
     found["encoder_last_hidden_state"] = memory, mask[..., None]
     found["attention_layer0"] = weights, mask[:, None, :, None] & mask[:, None, None, :]
     return jax.device_get(found)
+
+
+@cache
+def _compiled(config: EncoderDecoderConfig) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Encoder with captured weights; decoder with logits. Compiled once a config."""
+    model = build(config)
+
+    def decode(variables, target, memory, mask):
+        states = model.apply(variables, target, memory, mask, method="decode")
+        return states, model.apply(variables, states, method="logits")
+
+    encode = partial(model.apply, method="encode", mutable=["intermediates"])
+    return jax.jit(encode), jax.jit(decode)
 
 
 def generate(

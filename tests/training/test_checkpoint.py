@@ -1,0 +1,179 @@
+"""What is saved comes back, and what is damaged is passed over."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.config import MeshConfig, OptimizerConfig
+from transformer_lab.training.mesh import make_mesh, shardings
+from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.state import init_state
+
+CONFIG = OptimizerConfig()
+
+
+def make_state(seed=0, width=6):
+    init = lambda key: {"query": {"kernel": jax.random.normal(key, (8, width))}}  # noqa: E731
+    return init_state(init, make_optimizer(CONFIG, schedule(CONFIG, 10)), seed)
+
+
+def abstract(state):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def checkpoints(tmp_path, lines):
+    made = Checkpoints(tmp_path, 3, lines.append)
+    yield made
+    made.close()
+
+
+def save(checkpoints, *steps):
+    for step in steps:
+        checkpoints.save(
+            step, make_state(step), {"next_index": step}, {"seed": 1}, {"vocabulary": b"\0x"}
+        )
+    checkpoints.wait()
+
+
+def test_all_that_was_saved_comes_back_bit_for_bit(checkpoints):
+    save(checkpoints, 7)
+    want = make_state(7)
+    got = checkpoints.restore(7, abstract(want))
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    saved = checkpoints.read(7)
+    assert (saved.step, saved.data, saved.config) == (7, {"next_index": 7}, {"seed": 1})
+    assert saved.assets == {"vocabulary": b"\0x"}
+
+
+def test_the_newest_are_kept_and_parameters_average(checkpoints):
+    save(checkpoints, 1, 2, 3, 4)
+    assert checkpoints.good_steps() == [2, 3, 4]
+    mean = checkpoints.average_params([2, 3, 4])["query"]["kernel"]
+    want = sum(make_state(s).params["query"]["kernel"] for s in (2, 3, 4)) / 3
+    np.testing.assert_allclose(mean, want, rtol=1e-6)
+
+
+def damage(directory, kind):
+    big = max((directory / "state").rglob("*"), key=lambda p: p.stat().st_size * p.is_file())
+    if kind == "flipped byte":
+        content = bytearray(big.read_bytes())
+        content[len(content) // 2] ^= 1
+        big.write_bytes(content)
+    elif kind == "truncated":
+        big.write_bytes(big.read_bytes()[:-1])
+    elif kind == "missing file":
+        (directory / "run.json").unlink()
+    elif kind == "no manifest":
+        (directory / "manifest.json").unlink()
+    elif kind == "empty manifest":
+        (directory / "manifest.json").write_text("")
+    elif kind == "other json":
+        (directory / "manifest.json").write_text("[]")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["flipped byte", "truncated", "missing file", "no manifest", "empty manifest", "other json"],
+)
+def test_a_damaged_step_is_passed_over_with_a_line(kind, checkpoints, tmp_path, lines):
+    save(checkpoints, 1, 2)
+    damage(tmp_path / "checkpoints" / "step_00000002", kind)
+    again = Checkpoints(tmp_path, 3, lines.append)
+    assert again.good_steps() == [1]
+    assert len(lines) == 1 and "step 2 is passed over" in lines[0]
+    save(again, 2)
+    assert again.good_steps() == [1, 2]
+    again.close()
+
+
+def test_junk_that_looks_like_a_step_is_no_checkpoint_and_is_never_deleted(
+    checkpoints, tmp_path, lines
+):
+    root = tmp_path / "checkpoints"
+    for name in ("99", "step_99", "step_00000099"):
+        (root / name).mkdir(parents=True)
+        (root / name / "thesis.txt").write_text("mine")
+    save(checkpoints, 1, 2, 3, 4, 5)
+    assert checkpoints.good_steps() == [3, 4, 5]
+    assert any("step 99 is passed over" in line for line in lines)
+    for name in ("99", "step_99", "step_00000099"):
+        assert (root / name / "thesis.txt").read_text() == "mine"
+
+
+def test_a_changed_type_or_shape_is_refused_naming_the_leaf(checkpoints):
+    save(checkpoints, 1)
+    half = abstract(jax.tree.map(lambda x: x.astype(jnp.bfloat16), make_state()))
+    with pytest.raises(LabError, match="step is .*int32.*bfloat16|kernel is .*float32.*bfloat16"):
+        checkpoints.restore(1, half)
+    with pytest.raises(LabError, match=r"kernel is \(\(8, 6\).*\(\(8, 5\)"):
+        checkpoints.restore(1, abstract(make_state(width=5)))
+
+
+def test_a_checkpoint_comes_back_on_another_mesh(checkpoints):
+    save(checkpoints, 1)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    shapes = jax.eval_shape(make_state)
+    placed = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+        shapes,
+        shardings(shapes, mesh),
+    )
+    got = checkpoints.restore(1, placed)
+    kernel = got.params["query"]["kernel"]
+    assert len(kernel.sharding.device_set) == 8 and not kernel.is_fully_replicated
+    jax.tree.map(np.testing.assert_array_equal, got, make_state(1))
+
+
+def test_a_full_disk_is_one_line_and_earlier_steps_survive(tmp_path):
+    """A limit on the size of files stands for the disk that is full."""
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(tmp_path.parent)!r})
+from tests.training.test_checkpoint import make_state, Checkpoints, LabError
+checkpoints = Checkpoints({str(tmp_path)!r}, 3)
+checkpoints.save(1, make_state(1), {{}}, {{}}, {{}})
+checkpoints.wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
+try:
+    checkpoints.save(2, make_state(2, 600), {{}}, {{}}, {{}})
+    checkpoints.wait()
+except LabError as error:
+    print("REFUSED", error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+    assert len(refused) == 1 and "step 2 could not be written" in refused[0], done.stderr[-2000:]
+    checkpoints = Checkpoints(tmp_path, 3, lambda line: None)
+    assert checkpoints.good_steps() == [1]
+    jax.tree.map(
+        np.testing.assert_array_equal, checkpoints.restore(1, abstract(make_state())), make_state(1)
+    )
+    checkpoints.close()
+
+
+def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path):
+    path = tmp_path / "a" / "b.json"
+    write_atomically(path, b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, hard))
+    try:
+        with pytest.raises(OSError):
+            write_atomically(path, json.dumps("new and long").encode())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"

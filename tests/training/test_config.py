@@ -1,0 +1,94 @@
+"""Every config resolves, and no key is ignored."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import tiny_config
+from transformer_lab.errors import LabError
+from transformer_lab.training.config import default_config, flatten, resolve
+
+FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
+REQUIRED = {
+    "seed",
+    "steps",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.tensor",
+    "optimizer.learning_rate",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_file_resolves_and_has_the_common_keys(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config()
+    assert set(flatten(config)) >= REQUIRED
+    resolved = resolve(config)
+    assert resolved.run.steps == config.steps
+    assert f"--config=configs/{path.name}" in module.__doc__
+
+
+def test_a_misspelt_key_in_a_config_file_is_refused():
+    config = default_config(model="encoder_decoder", task="translation")
+    with pytest.raises(AttributeError, match="steps"):
+        config.stepz = 5
+    with pytest.raises(KeyError, match="widht"):
+        config.model.update(widht=5)
+
+
+def test_an_unknown_stored_key_is_refused_with_the_nearest():
+    config = tiny_config()
+    with config.unlocked():
+        config.model.widht = 3
+    with pytest.raises(LabError, match=r'config.model.widht is not a key \(did you mean "width"'):
+        resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model.positions", "sinus", "model.positions"),
+        ("tokenizer.kind", "bpee", "bpee"),
+        ("data.source", "catalogue", "catalogues"),
+        ("average", 9, "average"),
+        ("log_every", 0, "log_every"),
+        ("batch.buckets", 0, "buckets"),
+        ("decode.beam_size", 0, "beam_size"),
+        ("task.label_smoothing", 1.5, "label_smoothing"),
+    ],
+)
+def test_an_impossible_value_is_refused_in_one_line_that_names_it(key, value, words):
+    config = tiny_config()
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(LabError, match=words) as info:
+        resolve(config)
+    assert "\n" not in str(info.value)
+
+
+def test_unknown_kinds_name_the_nearest():
+    with pytest.raises(LabError, match='did you mean "encoder_decoder"'):
+        default_config(model="encoder_decodr", task="translation")
+    with pytest.raises(LabError, match='did you mean "translation"'):
+        default_config(model="encoder_decoder", task="translate")
+
+
+def test_a_placeholder_takes_a_value_and_numbers_take_their_field_type():
+    config = tiny_config()
+    config.epochs = 2.5
+    config.model.decoder_layers = 3
+    config.optimizer.weight_decay = 1
+    resolved = resolve(config)
+    assert resolved.run.epochs == 2.5 and resolved.model.decoder.layers == 3
+    assert type(resolved.run.optimizer.weight_decay) is float
+    config = tiny_config()
+    with config.unlocked():
+        config.seed = "one"
+    with pytest.raises(LabError, match="config.seed = 'one' is of type str, it must be int"):
+        resolve(config)

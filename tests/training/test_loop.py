@@ -1,0 +1,248 @@
+"""The loop: resume, evaluation, what is logged, what stops it."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tiny import make_trainer, read_metrics, tiny_config
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints
+
+VOLATILE = ("examples_per_second", "tokens_per_second")
+
+
+def final_state(workdir, config):
+    trainer = make_trainer(config, 1)
+    checkpoints = Checkpoints(workdir, 5)
+    state = checkpoints.restore(checkpoints.good_steps()[-1], trainer.abstract_state)
+    checkpoints.close()
+    return state
+
+
+def curve(workdir):
+    return [
+        {k: v for k, v in line.items() if k not in VOLATILE}
+        for line in read_metrics(workdir)
+        if "loss" in line
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Ten steps at once; six make an epoch."""
+    workdir = tmp_path_factory.mktemp("whole")
+    runs.run(one_device(tiny_config()), workdir)
+    return workdir
+
+
+def one_device(config):
+    """All eight simulated devices hold copies' shards; numbers are those of one."""
+    config.mesh.data = -1
+    return config
+
+
+@pytest.mark.parametrize("stops", [[5], [6], [3, 8]], ids=["mid-epoch", "epoch's edge", "twice"])
+def test_a_stopped_and_resumed_run_is_the_same_run(stops, whole, tmp_path):
+    for steps in [*stops, 10]:
+        runs.run(one_device(tiny_config(steps=steps)), tmp_path)
+    assert curve(tmp_path) == curve(whole)
+    assert [line["step"] for line in curve(whole)] == list(range(1, 11))
+    config = one_device(tiny_config())
+    jax.tree.map(
+        np.testing.assert_array_equal, final_state(tmp_path, config), final_state(whole, config)
+    )
+
+
+def test_epochs_have_different_orders_and_each_example_once():
+    task = make_trainer(tiny_config(), 1).task
+    batches, epoch = task.train_batches(), task.steps_per_epoch()
+    seen = []
+    for _ in range(2):
+        rows = []
+        for _ in range(epoch):
+            batch = next(batches)
+            real = batch["target_mask"][:, 0]
+            rows += [tuple(r) for r in batch["source"][real]]
+        seen.append(rows)
+    batches.close()
+    assert sorted(seen[0]) == sorted(seen[1]) and seen[0] != seen[1]
+    assert len(seen[0]) == 60
+
+
+def test_the_last_step_is_saved_and_a_rerun_has_nothing_left(whole, tmp_path, capfd):
+    runs.run(one_device(tiny_config(steps=7, save_every=5)), tmp_path)
+    checkpoints = Checkpoints(tmp_path, 5)
+    assert checkpoints.good_steps() == [5, 7]
+    checkpoints.close()
+    before = curve(tmp_path)
+    runs.run(one_device(tiny_config(steps=7, save_every=5)), tmp_path)
+    assert curve(tmp_path) == before
+    assert "resumes at step 7 of 7" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.width", 32),
+        ("optimizer.learning_rate", 0.1),
+        ("tokenizer.kind", "char"),
+        ("seed", 3),
+        ("batch.tokens_per_batch", 640),
+        ("model.dtype", "bfloat16"),
+    ],
+)
+def test_a_resume_with_another_config_is_refused_naming_the_key(key, value, whole):
+    before = sorted(p.name for p in whole.rglob("*"))
+    config = one_device(tiny_config(**{key: value}))
+    with pytest.raises(LabError, match=rf"config\.{key} = "):
+        runs.run(config, whole)
+    assert sorted(p.name for p in whole.rglob("*")) == before
+
+
+def test_changed_data_is_refused_on_resume(tmp_path):
+    rows = [f"a{i} b{i % 7}\tb{i % 7} a{i}" for i in range(40)]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    changes = {"data.source": "files", "data.path": str(file), "steps": 2, "data.test_size": 5}
+    runs.run(one_device(tiny_config(**changes)), tmp_path / "run")
+    file.write_text("\n".join([*rows[:-1], "a b c d\tone more"]), encoding="utf-8")
+    with pytest.raises(LabError, match="fingerprint"):
+        runs.run(one_device(tiny_config(**{**changes, "steps": 4})), tmp_path / "run")
+
+
+@pytest.mark.parametrize("tokens_per_batch", [80, 320, 4000])
+def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batch):
+    config = tiny_config(**{"batch.tokens_per_batch": tokens_per_batch, "mesh.data": 1})
+    trainer = make_trainer(config, 1)
+    params = trainer.init().params
+    values = trainer.evaluate(params, "validation")
+    pairs = trainer.task.pairs.validation
+    total = weight = 0.0
+    for source, target in pairs:  # one sentence at a time
+        batch = {}
+        for name, sentence in (("source", source), ("target", target)):
+            ids = np.array([trainer.task.encode(sentence)], np.int32)
+            batch[name], batch[f"{name}_mask"] = ids, np.ones(ids.shape, bool)
+        loss, count = trainer.task.metrics(params, trainer.place(batch))["nll"]
+        total, weight = total + float(loss), weight + float(count)
+    assert len(pairs) == 10
+    np.testing.assert_allclose(values["loss"], total / weight, rtol=1e-5)
+    np.testing.assert_allclose(values["perplexity"], np.exp(total / weight), rtol=1e-5)
+    scores = trainer.task.score(params, "validation", trainer.place, True)
+    assert scores.values["num_examples"] == 10
+
+
+def test_accuracy_of_ten_examples_in_batches_of_four_is_that_of_ten():
+    """Eight of ten right is 0.80: neither a dropped last batch nor a mean of batch means."""
+    trainer = make_trainer(tiny_config(), 1)
+    right = iter([np.ones(4), np.ones(4), np.zeros(2)])
+    batches = [{"n": np.zeros(1)}] * 3
+    trainer.task.eval_batches = lambda split: iter(batches)
+    trainer.place = lambda batch: batch
+    trainer.eval_step = lambda params, batch: {
+        "accuracy": (lambda r: (r.sum(), float(len(r))))(next(right))
+    }
+    assert trainer.evaluate(None, "test")["accuracy"] == 0.8
+
+
+def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path):
+    rows = [f"word{i} more{i}\tmot{i} plus{i}" for i in range(8)]
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.tsv").write_text("\n".join(rows), encoding="utf-8")
+    config = tiny_config(
+        steps=150,
+        log_every=150,
+        **{"data.source": "files", "data.path": str(tmp_path), "data.max_pairs": 0},
+        **{"model.dropout": 0.0, "model.norm_place": "pre", "optimizer.learning_rate": 2e-2},
+    )
+    runs.run(one_device(config), tmp_path / "run")
+    last = read_metrics(tmp_path / "run")[-1]
+    assert last["test/accuracy"] == 1.0 and last["test/bleu"] > 99.9
+
+
+def test_one_compilation_a_shape_and_no_more(tmp_path):
+    config = tiny_config(**{"batch.buckets": 3, "data.max_pairs": 100, "steps": 30})
+    trainer = make_trainer(config, 1)
+    state, batches = trainer.init(), trainer.task.train_batches()
+    shapes = trainer.task.train_plan.shapes
+    assert len(shapes) == 3
+    for _ in range(3 * trainer.task.steps_per_epoch()):
+        state, _ = trainer.train_step(state, trainer.place(next(batches)))
+    batches.close()
+    assert trainer.train_step._cache_size() == len(shapes)
+    for split in ("validation", "test", "validation"):
+        trainer.evaluate(state.params, split)
+    assert trainer.eval_step._cache_size() <= len(shapes)
+    for _ in range(2):
+        trainer.task.score(state.params, "validation", trainer.place, True)
+    assert trainer.task._decoder.compilations <= len(trainer.task._decoder.shapes)
+    listed = [line for line in trainer.task.report() if " rows, " in line]
+    assert len(listed) == len(shapes)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
+    config = one_device(tiny_config(steps=20, save_every=3))
+    config.optimizer.update(learning_rate=1e30, schedule="constant", name="sgd", warmup_steps=1)
+    with pytest.raises(LabError, match=r"step \d+: loss .*last good checkpoint is") as info:
+        runs.run(config, tmp_path)
+    assert "\n" not in str(info.value)
+    for line in read_metrics(tmp_path):
+        assert np.isfinite(line["loss"])
+    checkpoints = Checkpoints(tmp_path, 5)
+    for step in checkpoints.good_steps():
+        params = checkpoints.restore_params(step)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_resume(number, whole, tmp_path, capfd, monkeypatch):
+    from transformer_lab.training import loop
+
+    original = loop._Pending.put
+
+    def put(self, step, *rest):
+        original(self, step, *rest)
+        if step == 4:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(loop._Pending, "put", put)
+    with pytest.raises(SystemExit) as info:
+        runs.run(one_device(tiny_config()), tmp_path)
+    assert info.value.code == 128 + number
+    assert "saved at step 4 of 10; the same command resumes" in capfd.readouterr().err
+    monkeypatch.undo()
+    runs.run(one_device(tiny_config()), tmp_path)
+    assert curve(tmp_path) == curve(whole)
+
+
+def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tmp_path, capfd):
+    config = one_device(tiny_config(steps=0))
+    runs.run(config, tmp_path / "new", str(whole), r"^encoder/")
+    lists = [line for line in capfd.readouterr().err.splitlines() if line.startswith("init_from")]
+    assert [line.split(":")[1].split()[0] for line in lists] == ["loaded", "new", "skipped"]
+    trainer = make_trainer(config, 8)
+    checkpoints = Checkpoints(whole, 5)
+    old = checkpoints.restore_params(10)
+    checkpoints.close()
+    merged, found = runs.merge_params(trainer.init().params, old, r"^encoder/")
+    assert found["loaded"] and all(path.startswith("encoder/") for path in found["loaded"])
+    assert all(path.startswith(("decoder/", "target_")) for path in found["new"])
+    np.testing.assert_array_equal(
+        merged["encoder"]["layer_0"]["attention"]["query"]["kernel"],
+        old["encoder"]["layer_0"]["attention"]["query"]["kernel"],
+    )
+    with pytest.raises(LabError, match="nothing/here"):
+        runs.run(one_device(tiny_config()), tmp_path / "other", str(whole), "nothing/here")
+
+
+def test_metrics_have_all_their_digits_and_the_config_is_kept(whole):
+    lines = read_metrics(whole)
+    assert all(np.float32(line["loss"]) == line["loss"] for line in lines if "loss" in line)
+    stored = json.loads((whole / "config.json").read_text(encoding="utf-8"))
+    assert stored["model"]["width"] == 16 and stored["seed"] == 0

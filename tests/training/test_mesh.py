@@ -1,0 +1,57 @@
+"""Meshes and sharding rules."""
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from tests.tiny import make_trainer, tiny_config
+from transformer_lab.errors import LabError
+from transformer_lab.training.config import MeshConfig
+from transformer_lab.training.mesh import make_mesh, parse_rules, shardings
+
+KERNEL = {"query": {"kernel": jax.ShapeDtypeStruct((8, 6), "float32")}}
+
+
+def test_minus_one_takes_the_rest_of_the_devices():
+    assert dict(make_mesh(MeshConfig(-1, 2, 2)).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert make_mesh(MeshConfig(1, -1, 1)).shape["fsdp"] == 8
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (-1, -1, 1), (2, 2, 1), (0, 1, 1), (-1, 3, 1)])
+def test_a_mesh_that_does_not_fit_is_one_line(sizes):
+    with pytest.raises(LabError, match="mesh") as info:
+        make_mesh(MeshConfig(*sizes))
+    assert "\n" not in str(info.value)
+
+
+def test_rules_address_by_path_and_the_users_come_first():
+    mesh = make_mesh(MeshConfig(2, 2, 2))
+    assert shardings(KERNEL, mesh)["query"]["kernel"].spec == P("fsdp", "tensor")
+    own = shardings(KERNEL, mesh, "query/kernel=tensor,-")["query"]["kernel"]
+    assert own.spec == P("tensor", None)
+
+
+def test_a_dimension_that_does_not_divide_is_not_split():
+    mesh = make_mesh(MeshConfig(1, 4, 2))
+    odd = {"query": {"kernel": jax.ShapeDtypeStruct((6, 6), "float32")}}
+    assert shardings(odd, mesh)["query"]["kernel"].spec == P(None, "tensor")
+
+
+def test_uncovered_parameters_and_useless_rules_are_named():
+    mesh = make_mesh(MeshConfig())
+    with pytest.raises(LabError, match="strange/thing"):
+        shardings({"strange": {"thing": jax.ShapeDtypeStruct((8,), "float32")}}, mesh)
+    with pytest.raises(LabError, match="qurey"):
+        shardings(KERNEL, mesh, "qurey=fsdp,-")
+    with pytest.raises(LabError, match="banana"):
+        parse_rules("query=banana")
+
+
+def test_a_batch_that_the_mesh_does_not_divide_is_one_line():
+    trainer = make_trainer(tiny_config(**{"mesh.data": 8}))
+    batch = next(trainer.task.eval_batches("validation"))
+    with pytest.raises(LabError, match="12 rows does not divide.*8"):
+        trainer.place({name: value[:1].repeat(12, axis=0) for name, value in batch.items()})
+    with pytest.raises(LabError, match="tokens_per_batch"):
+        config = tiny_config(**{"mesh.data": 8, "batch.tokens_per_batch": 60})
+        make_trainer(config).task.steps_per_epoch()
