@@ -1,6 +1,6 @@
 """English to French on the strings of free software, from scratch on a CPU.
 
-    python -m transformer_lab.train --config=configs/translate_en_fr.py --workdir=runs/en_fr
+python -m transformer_lab.train --config=configs/translate_en_fr.py --workdir=runs/en_fr
 """
 
 from transformer_lab.training.config import default_config
@@ -9,17 +9,23 @@ from transformer_lab.training.config import default_config
 def get_config(arg: str = ""):
     """No argument is taken."""
     config = default_config(model="encoder_decoder", task="translation")
-    config.steps = 1400
+    config.steps = 1050
     config.log_every = 50
-    config.eval_every = 500
-    config.save_every = 200
+    config.eval_every = 350
+    config.save_every = 75
     config.average = 3
     config.data.source = "catalogues"
     config.tokenizer.vocab_size = 4000
-    config.batch.update(tokens_per_batch=4096, buckets=6, max_length=64)
+    config.batch.update(tokens_per_batch=2048, buckets=6, max_length=48)
     config.model.update(
-        layers=2, width=192, heads=4, head_dim=48, feed_forward_width=768, dropout=0.1,
-        norm_place="pre", max_length=96,
+        layers=2,
+        width=192,
+        heads=4,
+        head_dim=48,
+        feed_forward_width=768,
+        dropout=0.1,
+        norm_place="pre",
+        max_length=96,
     )
-    config.optimizer.update(learning_rate=3e-3, warmup_steps=300, schedule="cosine")
+    config.optimizer.update(learning_rate=3e-3, warmup_steps=200, schedule="cosine")
     return config

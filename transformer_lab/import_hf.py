@@ -5,12 +5,25 @@ command exits with 1 if one of them differs by more than `--tolerance`. `--workd
 there that the other commands open.
 """
 
-from absl import flags
+import json
+from dataclasses import asdict
+from pathlib import Path
 
-from transformer_lab import cli, pretrained
+from absl import flags
+from ml_collections import ConfigDict
+
+from transformer_lab import cli, pretrained, text
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
+from transformer_lab.pretrained.generation import SPECIAL
+from transformer_lab.text.marian import VOCAB, MarianTokenizer
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.loop import Trainer
+from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.writers import log, make_workdir
 
 flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
 flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
@@ -36,9 +49,65 @@ def main(arguments: list[str]) -> int:
     return int(failed)
 
 
-def save_to_workdir(model: Pretrained, source: str, workdir: str) -> None:
-    """Leaves a run with the model's parameters, settings and tokenizer."""
-    raise LabError(f"--workdir={workdir}: saving an imported model is not supported yet")
+def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) -> None:
+    """Leaves a run of step 0 with the model's parameters, settings and tokenizer.
+
+    The data section keeps its defaults, for nothing in the source says what it was trained on.
+    Raises: LabError if a run lies there already, or the tokenizer is missing or another model's.
+    """
+    path = Path(workdir)
+    if (path / runs.CONFIG).exists() or (path / "checkpoints").exists():
+        raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
+    tokenizer = read_tokenizer(model, Path(source))
+    config = run_config(model, tokenizer)
+    resolved, stored = resolve(config), config.to_dict()
+    mesh = make_mesh(resolved.run.mesh)
+    trainer = Trainer(resolved.run, runs.build_task(resolved, tokenizer.to_files(), mesh), mesh)
+    state = trainer.with_params(trainer.init(), model.params)
+    checkpoints = Checkpoints(make_workdir(path), resolved.run.keep, log)
+    try:
+        # No data was read, so there is no position in it.
+        checkpoints.save(0, state, {}, stored, trainer.task.assets())
+    finally:
+        checkpoints.close()
+    write_atomically(path / runs.CONFIG, json.dumps(stored, indent=1).encode())
+    log(f"{path} holds the model as a run: translate with it, or train on with --init_from={path}")
+
+
+def read_tokenizer(model: Pretrained, source: Path) -> MarianTokenizer:
+    """The tokenizer beside the weights; LabError if its ids are not those of the model."""
+    if missing := [n for n in MarianTokenizer.foreign_files if not (source / n).is_file()]:
+        raise LabError(f"{source}: a run needs the tokenizer too, {', '.join(missing)} missing")
+    names = [n for n in MarianTokenizer.file_names if (source / n).is_file()]
+    try:
+        tokenizer = text.load({name: (source / name).read_bytes() for name in names})
+    except LabError as error:
+        raise LabError(f"{source}: {error}") from None
+    ids = {"pad": tokenizer.pad_id, "eos": tokenizer.eos_id, "start": tokenizer.bos_id}
+    for name, token in ids.items():
+        if getattr(model.special, name) != token:
+            raise LabError(
+                f"{source}: {SPECIAL[name]} = {getattr(model.special, name)}, "
+                f"but by {VOCAB} it is {token}: is it another model's?"
+            )
+    for size in (model.config.vocab_size, model.config.source_vocab_size):
+        if size not in (None, tokenizer.vocab_size):
+            raise LabError(
+                f"{source}: the model has embeddings of {size} tokens, "
+                f"but {VOCAB} has {tokenizer.vocab_size}: is it another model's?"
+            )
+    return tokenizer
+
+
+def run_config(model: Pretrained, tokenizer: MarianTokenizer) -> ConfigDict:
+    """The defaults of a translation run, with what is known of this one."""
+    if model.kind != "encoder_decoder":
+        raise LabError(f"--workdir: a {model.model_type} model cannot be left as a run yet")
+    config = default_config(model=model.kind, task="translation")
+    config.model.update(asdict(model.config))
+    config.decode.update(asdict(model.decode))
+    config.tokenizer.update(asdict(tokenizer.config))
+    return config
 
 
 if __name__ == "__main__":

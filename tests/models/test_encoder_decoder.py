@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_lab.errors import LabError
+from transformer_lab.models import parameter_shapes, presets
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
 
 CONFIG = EncoderDecoderConfig(
@@ -104,22 +105,23 @@ def parameters(v, d, f, layers):
 
 
 def count(config):
-    ids = jnp.zeros((1, 2), int)
-    shapes = jax.eval_shape(build(config).init, jax.random.key(0), ids, ids == 0, ids)
-    return sum(x.size for x in jax.tree.leaves(shapes))
+    return sum(x.size for x in jax.tree.leaves(parameter_shapes("encoder_decoder", config)))
 
 
-@pytest.mark.parametrize(
-    ("v", "d", "f", "heads", "paper"),
-    [(37_000, 512, 2048, 8, 65e6), (37_000, 1024, 4096, 16, 213e6), (31, 24, 40, 3, None)],
-)
-def test_parameter_count_is_the_closed_form_near_the_papers(v, d, f, heads, paper):
+def test_every_preset_has_the_closed_forms_parameters_near_the_papers():
+    assert len(presets.ENCODER_DECODERS) >= 4
+    for preset in presets.ENCODER_DECODERS.values():
+        c = preset.config
+        form = parameters(c.vocab_size, c.width, c.feed_forward_width, c.layers)
+        assert count(c) == form
+        assert preset.published is None or abs(form / preset.published - 1) < 0.04
+
+
+def test_the_small_closed_form():
     config = EncoderDecoderConfig(
-        width=d, heads=heads, head_dim=d // heads, feed_forward_width=f, vocab_size=v
+        layers=3, width=24, heads=3, head_dim=8, feed_forward_width=40, vocab_size=31
     )
-    assert count(config) == parameters(v, d, f, 6)
-    if paper:
-        assert abs(count(config) / paper - 1) < 0.04
+    assert count(config) == parameters(31, 24, 40, 3)
 
 
 def test_untied_embeddings_and_head_add_their_tables():

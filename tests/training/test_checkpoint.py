@@ -26,7 +26,9 @@ def make_state(seed=0, width=6):
 
 
 def abstract(state):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
 
 
 @pytest.fixture
@@ -118,9 +120,9 @@ def test_junk_that_looks_like_a_step_is_no_checkpoint_and_is_never_deleted(
 def test_a_changed_type_or_shape_is_refused_naming_the_leaf(checkpoints):
     save(checkpoints, 1)
     half = abstract(jax.tree.map(lambda x: x.astype(jnp.bfloat16), make_state()))
-    with pytest.raises(LabError, match="step is .*int32.*bfloat16|kernel is .*float32.*bfloat16"):
+    with pytest.raises(LabError, match=r"is (int32|float32)\[.*bfloat16\["):
         checkpoints.restore(1, half)
-    with pytest.raises(LabError, match=r"kernel is \(\(8, 6\).*\(\(8, 5\)"):
+    with pytest.raises(LabError, match=r"kernel is float32\[8, 6\].*float32\[8, 5\]"):
         checkpoints.restore(1, abstract(make_state(width=5)))
 
 

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from tests.tiny import tiny_config
 from transformer_lab.errors import LabError
@@ -87,8 +88,6 @@ def test_a_placeholder_takes_a_value_and_numbers_take_their_field_type():
     resolved = resolve(config)
     assert resolved.run.epochs == 2.5 and resolved.model.decoder.layers == 3
     assert type(resolved.run.optimizer.weight_decay) is float
-    config = tiny_config()
-    with config.unlocked():
-        config.seed = "one"
+    config = ConfigDict(tiny_config().to_dict() | {"seed": "one"})
     with pytest.raises(LabError, match="config.seed = 'one' is of type str, it must be int"):
         resolve(config)

@@ -33,9 +33,7 @@ def padded(rows, width=4):
 def test_accumulated_loss_weighs_tokens_not_micro_batches(parts):
     batch = padded([[1, 2, 3], [9]])
     params = {"w": jnp.float32(1.0)}
-    pairs, gradient = loss_and_gradient(
-        linear_loss, params, batch, jax.random.key(0), parts, MESH
-    )
+    pairs, gradient = loss_and_gradient(linear_loss, params, batch, jax.random.key(0), parts, MESH)
     assert pairs["loss"][0] / pairs["loss"][1] == 3.75 and gradient["w"] == 3.75
 
 
@@ -138,7 +136,11 @@ def test_bfloat16_compute_keeps_float32_parameters_and_moments_and_they_move():
     floats = [x.dtype for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert set(floats) == {jnp.dtype("float32")}
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), before, jax.device_get(state.params))
-    used = [m for path, m in jax.tree_util.tree_flatten_with_path(moved)[0] if "key" not in str(path[-2])]
+    used = [
+        m
+        for path, m in jax.tree_util.tree_flatten_with_path(moved)[0]
+        if "key" not in str(path[-2])
+    ]
     assert min(used) > 1e-3
 
 

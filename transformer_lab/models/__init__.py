@@ -1,13 +1,25 @@
-"""Model families by name: each module has `CONFIG` (a frozen dataclass) and `build(config)`."""
+"""Model families by name: each module has `CONFIG` (a frozen dataclass), `build(config)` and
+`example_inputs()`, the arguments of a smallest call.
+"""
 
 import importlib
 from types import ModuleType
+from typing import Any
+
+import jax
 
 from transformer_lab.errors import LabError, nearest
 
 MODELS = {
     "encoder_decoder": "transformer_lab.models.encoder_decoder",
 }
+
+
+def parameter_shapes(kind: str, config: Any) -> Any:
+    """The tree of a model's parameters as shapes; nothing is allocated."""
+    module = family(kind)
+    inputs = module.example_inputs()
+    return jax.eval_shape(module.build(config).init, jax.random.key(0), *inputs)["params"]
 
 
 def family(kind: str) -> ModuleType:

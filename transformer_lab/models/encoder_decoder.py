@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer (Vaswani 2017)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
@@ -181,7 +181,13 @@ def build(config: EncoderDecoderConfig) -> EncoderDecoder:
     """The module; `config.vocab_size` must be known by now."""
     if config.vocab_size is None:
         raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
-    return EncoderDecoder(replace(config))
+    return EncoderDecoder(config)
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments of a smallest call, for `init` and for shapes."""
+    ids = jnp.zeros((1, 2), jnp.int32)
+    return ids, ids == 0, ids
 
 
 CONFIG = EncoderDecoderConfig

@@ -60,6 +60,9 @@ class Task(Protocol):
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Scores beyond sums, such as BLEU of decoded text. `final`: of the finished model."""
 
+    def fingerprint(self) -> str:
+        """Of the data's content: a run is not resumed on other data."""
+
     def sizes(self, batch: HostBatch) -> dict[str, int]:
         """How many real `examples` and `tokens` a batch holds, for the rates."""
 

@@ -61,6 +61,12 @@ class Translation:
     ):
         self.config: TranslationConfig = sections["task"]
         self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
+        multiple = sections["batch"].rows_multiple
+        if multiple % rows_multiple:
+            raise LabError(
+                f"batch.rows_multiple = {multiple} is not divided by mesh.data x mesh.fsdp x "
+                f"micro_batches = {rows_multiple}: set it to a multiple of that"
+            )
         if assets is None:
             config = sections["tokenizer"]
             self.tokenizer = text.train(config, self._train_texts(), seed)
@@ -73,14 +79,14 @@ class Translation:
                 "pieces: leave it unset"
             )
         self.model_config = replace(model_config, vocab_size=self.tokenizer.vocab_size)
-        self.model = models.family(model_kind).build(self.model_config)
+        self.family = models.family(model_kind)
+        self.model = self.family.build(self.model_config)
         self._decoder: SequenceDecoder | None = None
 
     # What the trainer compiles.
 
     def init(self, key: Key[Array, ""]) -> Params:
-        ids = jnp.zeros((1, 4), jnp.int32)
-        return self.model.init(key, ids, ids == 0, ids)["params"]
+        return self.model.init(key, *self.family.example_inputs())["params"]
 
     def loss(
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
@@ -115,6 +121,13 @@ class Translation:
         """Ids with the end token."""
         return [*self.tokenizer.encode(sentence), self.tokenizer.eos_id]
 
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return parallel.fingerprint(self.pairs)
+
     def _encode_split(self, split: str) -> tuple[dict[str, Ragged], int]:
         """Token ids of a split, and how many of its pairs are too long for a batch."""
         pairs = getattr(self.pairs, split)
@@ -139,8 +152,8 @@ class Translation:
         """The order and the shapes of the training batches."""
         batch = self.sections["batch"]
         lengths = lengths_of(self._train[0])
-        shapes = choose_buckets(lengths, batch.buckets, batch.tokens_per_batch, self.rows_multiple)
-        return BatchPlan(lengths, shapes, batch.tokens_per_batch, self.rows_multiple, self.seed)
+        rows = batch.tokens_per_batch, batch.rows_multiple
+        return BatchPlan(lengths, choose_buckets(lengths, batch.buckets, *rows), *rows, self.seed)
 
     def steps_per_epoch(self) -> int:
         return self.train_plan.batches_per_epoch
@@ -156,13 +169,9 @@ class Translation:
         shapes = list(self.train_plan.shapes)
         if (largest > shapes[-1]).any():
             shapes.append(tuple(int(x) for x in largest))
-        plan = BatchPlan(
-            lengths,
-            shapes,
-            max(self.sections["batch"].tokens_per_batch, sum(shapes[-1]) * self.rows_multiple),
-            self.rows_multiple,
-            shuffle=False,
-        )
+        batch = self.sections["batch"]
+        tokens = max(batch.tokens_per_batch, sum(shapes[-1]) * batch.rows_multiple)
+        plan = BatchPlan(lengths, shapes, tokens, batch.rows_multiple, shuffle=False)
         load = self._filler(fields)
         return (load(ids, plan.shapes[bucket]) for bucket, ids in plan)
 

@@ -227,7 +227,7 @@ def _compare(stored: Any, abstract: Any, name: str) -> None:
 
     def leaves(tree):
         flat = jax.tree_util.tree_flatten_with_path(tree)[0]
-        return {path_of(p): (tuple(x.shape), np.dtype(x.dtype).name) for p, x in flat}
+        return {path_of(p): f"{np.dtype(x.dtype).name}{list(x.shape)}" for p, x in flat}
 
     have, want = leaves(stored), leaves(abstract)
     for path in sorted(have.keys() | want.keys()):

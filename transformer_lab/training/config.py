@@ -8,12 +8,13 @@ what they refuse, before anything is compiled or written.
 import dataclasses
 import types
 import typing
-from typing import Any
-
-from ml_collections import ConfigDict, config_dict
+from typing import TYPE_CHECKING, Any
 
 from transformer_lab import models, tasks
 from transformer_lab.errors import LabError, nearest
+
+if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not need the package
+    import ml_collections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ FREE_ON_RESUME = (
 )
 
 
-def default_config(model: str, task: str) -> ConfigDict:
+def default_config(model: str, task: str) -> "ml_collections.ConfigDict":
     """Every key with its default, locked: an unknown key in a config file is refused."""
     config = _to_config_dict(RunConfig())
     config.model = _to_config_dict(models.family(model).CONFIG())
@@ -96,7 +97,7 @@ def default_config(model: str, task: str) -> ConfigDict:
     return config.lock()
 
 
-def resolve(config: ConfigDict) -> Resolved:
+def resolve(config: "ml_collections.ConfigDict") -> Resolved:
     """Dataclasses of a config; LabError names the key that is unknown or impossible."""
     values = config.to_dict()
     model, task = values.pop("model", {}), values.pop("task", {})
@@ -116,9 +117,17 @@ def resolve(config: ConfigDict) -> Resolved:
     )
 
 
-def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def fields_of(instance: Any) -> dict[str, Any]:
+    """A dataclass's set fields, to update a section with."""
+    values = {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def flatten(
+    config: "ml_collections.ConfigDict | dict[str, Any]", prefix: str = ""
+) -> dict[str, Any]:
     """{"optimizer.learning_rate": 0.001, ...}."""
-    values = config.to_dict() if isinstance(config, ConfigDict) else config
+    values = config if isinstance(config, dict) else config.to_dict()
     flat = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -128,7 +137,9 @@ def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, 
     return flat
 
 
-def _to_config_dict(instance: Any) -> ConfigDict:
+def _to_config_dict(instance: Any) -> "ml_collections.ConfigDict":
+    from ml_collections import ConfigDict, config_dict
+
     config = ConfigDict()
     hints = typing.get_type_hints(type(instance))
     for field in dataclasses.fields(instance):

@@ -120,15 +120,16 @@ def train(
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
-    if saved is not None:
-        batches.restore(saved.data)
+    if saved is not None and saved.data:  # an imported model has read no data yet
+        batches.restore(_same_data(saved, task.fingerprint()))
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
     progress = ProgressLine(total, start)
     pending = _Pending(run, total, writer, progress, checkpoints)
 
     def save():
-        checkpoints.save(step, state, batches.get_state(), config, assets)
+        data = {"content": task.fingerprint(), **batches.get_state()}
+        checkpoints.save(step, state, data, config, assets)
 
     try:
         with _Signals() as signals:
@@ -161,6 +162,17 @@ def train(
         writer.close()
         batches.close()
     return state
+
+
+def _same_data(saved: Saved, fingerprint: str) -> dict[str, Any]:
+    """The position in the data, if the data is still what it was."""
+    position = dict(saved.data)
+    if position.pop("content") != fingerprint:
+        raise LabError(
+            f"the data's fingerprint differs from the one at step {saved.step}: the run cannot be "
+            "resumed on other data; put the data back, or use another --workdir"
+        )
+    return position
 
 
 class _Pending:

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Checks, then benchmarks, on the one accelerator (or processor) that JAX finds; under 6 minutes.
+# Rows for the table of docs/benchmarks.md go to $OUT/benchmarks.md, or to ./benchmarks.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${PYTHON:-python3}"
+rows="${OUT:-.}/benchmarks.md"
+kind="$("$python" -c 'import jax; print(jax.default_backend())')"
+
+"$python" -c 'from benchmarks.common import machine; print(f"Measured on {machine()}.\n")' > "$rows"
+printf '| benchmark | result | date | machine |\n| --- | --- | --- | --- |\n' >> "$rows"
+"$python" -m benchmarks.device_checks
+if [ "$kind" = cpu ]; then
+  "$python" -m benchmarks.train_step --size=default --rounds=12 --blocks=2 --append="$rows"
+  "$python" -m benchmarks.train_step --size=small --rounds=40 --blocks=10 --append="$rows"
+else
+  "$python" -m benchmarks.train_step --size=default --steps=10 --block=50 --append="$rows"
+  "$python" -m benchmarks.train_step --size=base --steps=5 --rounds=10 --append="$rows"
+fi
+"$python" -m benchmarks.decode --append="$rows"
+cat "$rows"
