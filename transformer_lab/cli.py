@@ -11,8 +11,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
-from transformer_lab.errors import LabError, nearest
-from transformer_lab.training.config import flatten
+from transformer_lab.errors import LabError
 
 
 def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
@@ -64,6 +63,9 @@ def get_config() -> ConfigDict:
     config = flags.FLAGS.config
     if config is None:
         raise LabError("--config=FILE is missing, for example --config=configs/smoke.py")
+    if not isinstance(config, ConfigDict):  # ml_collections puts a file that it cannot load off
+        path = _flag_value("config").split(":")[0]
+        raise LabError(f"--config={path} cannot be read: is the path right?")
     return config
 
 
@@ -98,23 +100,19 @@ def _explain(error: Exception) -> str:
         if code.co_name == "get_config":
             frame = f"{code.co_filename}:{traceback.tb_lineno}: "
         traceback = traceback.tb_next
-    key = re.search(r"config\.([\w.]+)", " ".join(sys.argv))
-    if isinstance(error, AttributeError | KeyError) and frame is None and key:
-        return f"{_unknown_key() or text}"
+    text = text.replace("\\'", "'").replace("\\n", " ")
+    unknown = re.search(r"'(\w+)'", text)
+    if isinstance(error, AttributeError | KeyError) and frame is None and unknown:
+        return _unknown_key(unknown[1], text)
     return f"{frame or ''}{text}"
 
 
-def _unknown_key() -> str | None:
-    """Names the first --config.KEY of the command line that the config does not have."""
-    holder = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
-    if not isinstance(holder, ConfigDict):
-        return None
-    valid = flatten(holder)
-    for argument in sys.argv[1:]:
-        match = re.match(r"--(?:no)?config\.([\w.]+)", argument)
-        if match and match[1] not in valid:
-            return f"config.{match[1]} is not a key{nearest(match[1], valid)}"
-    return None
+def _unknown_key(name: str, text: str) -> str:
+    """Names the --config.KEY of the command line that holds an unknown name, and the nearest."""
+    keys = [m[1] for a in sys.argv[1:] if (m := re.match(r"--?(?:no)?config\.([\w.]+)", a))]
+    key = next((key for key in keys if name in key.split(".")), name)
+    hint = re.search(r'Did you mean "(\w+)"', text)
+    return f"config.{key} is not a key" + (f' (did you mean "{hint[1]}"?)' if hint else "")
 
 
 def _fail(message: object) -> None:

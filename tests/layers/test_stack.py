@@ -112,8 +112,9 @@ def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
         stack = Stack(config, 3, causal=True, cross=True)
         params = stack.init(jax.random.key(0), x, memory=memory, memory_mask=mask)
 
-        def loss(params, key=jax.random.key(3)):
-            out = stack.apply(params, x, memory=memory, memory_mask=mask, dropout_key=key)
+        def loss(params):
+            keywords = {"memory": memory, "memory_mask": mask, "dropout_key": jax.random.key(3)}
+            out = stack.apply(params, x, **keywords)
             return (out * jnp.arange(12.0)).sum() / 100
 
         value, gradient = jax.jit(jax.value_and_grad(loss))(params)

@@ -115,7 +115,7 @@ def test_changed_data_is_refused_on_resume(tmp_path):
         runs.run(one_device(tiny_config(**{**changes, "steps": 4})), tmp_path / "run")
 
 
-@pytest.mark.parametrize("tokens_per_batch", [80, 320, 4000])
+@pytest.mark.parametrize("tokens_per_batch", [144, 320, 4000])
 def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batch):
     config = tiny_config(**{"batch.tokens_per_batch": tokens_per_batch, "mesh.data": 1})
     trainer = make_trainer(config, 1)

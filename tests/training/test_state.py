@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab.ops.losses import masked_sum
 from transformer_lab.training.config import MeshConfig, OptimizerConfig
-from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.mesh import AXES, make_mesh
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.state import TrainState, loss_and_gradient, make_train_step
 
@@ -73,7 +73,7 @@ def gradients(parts, mesh, dropout=0.0, rows=None):
         model__dropout=dropout,
         model__norm_place="pre",
         batch__tokens_per_batch=300,
-        **{f"mesh.{axis}": size for axis, size in zip(("data", "fsdp", "tensor"), mesh)},
+        **{f"mesh.{axis}": size for axis, size in zip(AXES, mesh, strict=True)},
     )
     trainer = make_trainer(config, int(np.prod(mesh)))
     host = next(trainer.task.train_batches())

@@ -20,8 +20,8 @@ class BatchConfig:
     # Slots of a batch: padding included, all fields counted, over all devices and micro-batches.
     tokens_per_batch: int = 4096
     buckets: int = 6  # at most this many shapes; each costs a compilation
-    # Rows are a multiple of this, which data x fsdp x micro-batches must divide. Fixed by the config
-    # and not by the devices, so that the batches are the same on any of them.
+    # Rows are a multiple of this, which data x fsdp x micro-batches must divide. The config sets
+    # it and not the devices, so that the batches are the same on any of them.
     rows_multiple: int = 8
     max_length: int = 256  # tokens of any field, end token included; longer examples are left out
 

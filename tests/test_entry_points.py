@@ -1,0 +1,137 @@
+"""The commands as a user calls them: one line for what is wrong, exit code not 0."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import tiny_config
+from transformer_lab.training import runs
+from transformer_lab.translate import available
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(module, *arguments, stdin="", **environment):
+    env = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-m", f"transformer_lab.{module}", *arguments],
+        cwd=ROOT,
+        env=env,
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A tiny trained run."""
+    path = tmp_path_factory.mktemp("run")
+    config = tiny_config(steps=3)
+    config.mesh.data = -1
+    runs.run(config, path)
+    return path
+
+
+SMOKE = "--config=configs/smoke.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([SMOKE, "--config.stepz=5"], 'config.stepz is not a key (did you mean "steps"?)'),
+        ([SMOKE, "config.steps=7"], "write --config.steps=7"),
+        (
+            [SMOKE, "--config.model.widht=7"],
+            'config.model.widht is not a key (did you mean "width"',
+        ),
+        ([SMOKE, "--config.steps=many"], "steps"),
+        ([SMOKE, "--config.tokenizer.kind=bpee"], "bpee"),
+        ([SMOKE, "--config.mesh.data=3", "--config.mesh.fsdp=3"], "does not fit"),
+        ([SMOKE, "--config.data.source=files", "--config.data.path=/no/such.tsv"], "/no/such.tsv"),
+        (["--config=configs/no_such.py"], "no_such"),
+        ([], "--config=FILE is missing"),
+        ([SMOKE, "--wrkdir=x"], "wrkdir"),
+        ([SMOKE, "--config.average=3", "--config.keep=2"], "average"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, words, tmp_path):
+    done = command("train", f"--workdir={tmp_path / 'run'}", *arguments)
+    lines = done.stderr.decode().strip().splitlines()
+    assert done.returncode != 0 and done.stdout == b""
+    assert words in lines[-1], done.stderr.decode()
+    assert sum("error" in line.lower() for line in lines) == 1
+    assert not any("Traceback" in line for line in lines)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_misspelt_key_in_a_config_file_names_file_and_line(tmp_path):
+    text = (ROOT / "configs" / "smoke.py").read_text(encoding="utf-8")
+    file = tmp_path / "mine.py"
+    file.write_text(text.replace("config.steps = 200", "config.stepz = 200"), encoding="utf-8")
+    done = command("train", f"--config={file}", f"--workdir={tmp_path / 'run'}")
+    last = done.stderr.decode().strip().splitlines()[-1]
+    assert done.returncode == 2 and "mine.py:" in last and "stepz" in last and "steps" in last
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_evaluate_ends_with_one_json_line(workdir):
+    done = command("evaluate", f"--workdir={workdir}", "--config.decode.beam_size=2")
+    assert done.returncode == 0, done.stderr.decode()
+    (line,) = done.stdout.decode().strip().splitlines()
+    values = json.loads(line)
+    assert {"bleu", "chrf", "loss", "num_examples"} <= set(values)
+    assert values["num_examples"] == 10
+
+
+def test_translate_keeps_order_and_survives_any_line(workdir):
+    lines = ["and big", "", "   ", "big " * 60, "\x00 é 👩‍🚀 \u0301", "moon river", "\ufeffand"]
+    data = "\n".join(lines).encode() + b"\n\xff\xfe broken\n"
+    done = command("translate", f"--workdir={workdir}", stdin=data)
+    out = done.stdout.decode().split("\n")
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(out) - 1 == len(lines) + 1
+    assert out[1] == out[2] == out[3] == ""
+    assert "not translated, 61 tokens (at most 16): big big" in done.stderr.decode()
+    alone = command("translate", f"--workdir={workdir}", "moon river")
+    assert alone.stdout.decode() == out[5] + "\n"
+
+
+@pytest.mark.parametrize("module", ["translate", "evaluate"])
+def test_a_directory_without_a_run_is_one_line(module, tmp_path):
+    done = command(module, f"--workdir={tmp_path}")
+    last = done.stderr.decode().strip().splitlines()[-1]
+    assert done.returncode == 2 and "holds no run" in last and "Traceback" not in last
+
+
+def test_training_and_evaluation_run_without_the_optional_packages(tmp_path):
+    """tensorboardX, tensorflow_datasets, tokenizers, pysword and safetensors are hidden."""
+    hidden = tmp_path / "hidden"
+    for name in ("tensorboardX", "tensorflow_datasets", "tokenizers", "pysword", "safetensors"):
+        package = hidden / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("raise ImportError('hidden')", encoding="utf-8")
+    small = ["--config.steps=2", "--config.tensorboard=True", "--config.mesh.data=-1"]
+    run = f"--workdir={tmp_path / 'run'}"
+    done = command("train", SMOKE, run, *small, PYTHONPATH=str(hidden))
+    assert done.returncode == 0, done.stderr.decode()
+    assert "no TensorBoard events" in done.stderr.decode()
+    done = command("evaluate", run, PYTHONPATH=str(hidden))
+    assert done.returncode == 0 and json.loads(done.stdout)["num_examples"] == 100
+
+
+def test_lines_are_grouped_as_they_arrive_and_none_waits():
+    read, write = os.pipe()
+    groups = available(open(read, encoding="utf-8"), 3)  # noqa: SIM115
+    os.write(write, b"one\n")
+    assert [line.strip() for line in next(groups)] == ["one"]
+    os.write(write, b"two\nthree\nfour\nfive\n")
+    os.close(write)
+    rest = [line.strip() for group in groups for line in group]
+    assert rest == ["two", "three", "four", "five"]
+    sizes = [len(group) for group in available([str(i) for i in range(8)], 3)]
+    assert sum(sizes) == 8 and max(sizes) <= 3
