@@ -100,17 +100,18 @@ def _explain(error: Exception) -> str:
         if code.co_name == "get_config":
             frame = f"{code.co_filename}:{traceback.tb_lineno}: "
         traceback = traceback.tb_next
-    text = text.replace("\\'", "'").replace("\\n", " ")
-    unknown = re.search(r"'(\w+)'", text)
-    if isinstance(error, AttributeError | KeyError) and frame is None and unknown:
-        return _unknown_key(unknown[1], text)
+    if isinstance(error, AttributeError | KeyError) and frame is None:
+        return _unknown_key(text.replace("\\n", " "))
     return f"{frame or ''}{text}"
 
 
-def _unknown_key(name: str, text: str) -> str:
-    """Names the --config.KEY of the command line that holds an unknown name, and the nearest."""
+def _unknown_key(text: str) -> str:
+    """Names the --config.KEY of the command line that the text complains of, and the nearest."""
     keys = [m[1] for a in sys.argv[1:] if (m := re.match(r"--?(?:no)?config\.([\w.]+)", a))]
-    key = next((key for key in keys if name in key.split(".")), name)
+    words = set(re.findall(r"\w+", text))
+    key = next((key for key in keys if words & set(key.split("."))), None)
+    if key is None:
+        return text
     hint = re.search(r'Did you mean "(\w+)"', text)
     return f"config.{key} is not a key" + (f' (did you mean "{hint[1]}"?)' if hint else "")
 
