@@ -11,8 +11,8 @@ kind="$("$python" -c 'import jax; print(jax.default_backend())')"
 printf '| benchmark | result | date | machine |\n| --- | --- | --- | --- |\n' >> "$rows"
 "$python" -m benchmarks.device_checks
 if [ "$kind" = cpu ]; then
-  "$python" -m benchmarks.train_step --size=default --rounds=12 --blocks=2 --append="$rows"
-  "$python" -m benchmarks.train_step --size=small --rounds=40 --blocks=10 --append="$rows"
+  "$python" -m benchmarks.train_step --size=default --rounds=12 --block=10 --append="$rows"
+  "$python" -m benchmarks.train_step --size=small --rounds=40 --blocks=20 --append="$rows"
 else
   "$python" -m benchmarks.train_step --size=default --steps=10 --block=50 --append="$rows"
   "$python" -m benchmarks.train_step --size=base --steps=5 --rounds=10 --append="$rows"

@@ -39,6 +39,8 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
         except BrokenPipeError:  # the reader of our output has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except OSError as error:  # a full disk, a directory without permission
+            return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
 
     logging.set_verbosity(logging.WARNING)
     app.run(guarded, flags_parser=parse)

@@ -104,6 +104,17 @@ def test_a_resume_with_another_config_is_refused_naming_the_key(key, value, whol
     assert sorted(p.name for p in whole.rglob("*")) == before
 
 
+def test_a_run_whose_only_checkpoint_is_damaged_is_not_started_over(tmp_path, capfd):
+    runs.run(one_device(tiny_config(steps=2)), tmp_path)
+    (directory,) = (tmp_path / "checkpoints").iterdir()
+    (directory / "run.json").write_text("{}", encoding="utf-8")
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    with pytest.raises(LabError, match="every checkpoint .* is damaged"):
+        runs.run(one_device(tiny_config(steps=2)), tmp_path)
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
+    assert "step 2 is passed over: run.json differs" in capfd.readouterr().err
+
+
 def test_changed_data_is_refused_on_resume(tmp_path):
     rows = [f"a{i} b{i % 7}\tb{i % 7} a{i}" for i in range(40)]
     file = tmp_path / "pairs.tsv"

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
+from transformer_lab.errors import LabError
 from transformer_lab.ops.dropout import dropout
 
 IMPLEMENTATIONS = ("own", "xla", "cudnn")
@@ -72,6 +73,11 @@ def fused_attend(
     implementation: str = "xla",
 ) -> Float[Array, "b n t h"]:
     """The same through `jax.nn.dot_product_attention`: no weights, no bias, no dropout."""
+    if implementation == "cudnn" and jax.default_backend() != "gpu":
+        raise LabError(
+            'model.attention_implementation = "cudnn" needs an NVIDIA GPU; "own" and "xla" run '
+            "anywhere"
+        )
     swap = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731
     b, _, t, _ = query.shape
     s = key.shape[2]

@@ -123,6 +123,11 @@ class Checkpoints:
                     self.log(f"checkpoint step {step} is passed over: {fault}")
         return [step for step in self._steps() if self._verified.get(step)]
 
+    def damaged(self) -> list[int]:
+        """Steps that were whole once and do not verify now."""
+        good = self.good_steps()
+        return [s for s in self._steps() if s not in good and (self._path(s) / MANIFEST).exists()]
+
     def read(self, step: int) -> Saved:
         """What stands beside the arrays of a good step."""
         directory = self._path(step)

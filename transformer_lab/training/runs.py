@@ -30,6 +30,11 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
     checkpoints = Checkpoints(workdir, resolved.run.keep, log)
     try:
         saved = _newest(checkpoints)
+        if saved is None and checkpoints.damaged():
+            raise LabError(
+                f"every checkpoint in {checkpoints.root} is damaged (see above): bring one back, "
+                "or move the directory away to start anew"
+            )
         previous = saved.config if saved else _read_config(workdir)
         if previous is not None:
             refuse_changes(previous, stored, workdir)
