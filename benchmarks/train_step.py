@@ -63,8 +63,6 @@ class SyntheticTranslation:
         metrics = token_metrics(logits, target, batch["target_mask"], SMOOTHING)
         return {"loss": metrics["loss"]}
 
-    # What the loop asks for besides.
-
     def metrics(self, params, batch):
         return self.loss(params, batch, None)
 

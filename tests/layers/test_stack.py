@@ -51,7 +51,7 @@ def torch_params(side, norm_place):
             }
     if norm_place == "pre":
         params["final_norm"] = torch_norm(f"weights/{side}.norm")
-    return {"params": params}
+    return jax.tree.map(jnp.asarray, {"params": params})
 
 
 @pytest.mark.parametrize("norm_place", ["post", "pre"])

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Key
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.norms import layer_norm
 
 
 def dense(config: StackConfig, features: int, bias: bool) -> nn.Dense:
@@ -25,15 +26,29 @@ class Identity(nn.Module):
         return x
 
 
+class LayerNorm(nn.Module):
+    """`ops.norms.layer_norm` with its float32 scale and bias."""
+
+    epsilon: float
+    use_bias: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        shape = x.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones, shape)
+        bias = jnp.zeros(shape)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, shape)
+        return layer_norm(x, scale, bias, self.epsilon)
+
+
 def norm(config: StackConfig) -> nn.Module:
     """LayerNorm (Ba 2016), RMSNorm (Zhang 2019) or none; statistics in float32."""
     if config.norm == "none":
         return Identity()
-    common = {"epsilon": config.norm_epsilon, "dtype": config.compute_dtype}
     if config.norm == "rms_norm":
-        return nn.RMSNorm(**common)
-    # The two-pass variance: E[x^2] - E[x]^2 loses its digits where the mean is large.
-    return nn.LayerNorm(**common, use_bias=config.norm_bias, use_fast_variance=False)
+        return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=config.compute_dtype)
+    return LayerNorm(config.norm_epsilon, config.norm_bias)
 
 
 class FeedForward(nn.Module):

@@ -91,8 +91,9 @@ class ProgressLine:
 
     def update(self, step: int, text: str | None = None) -> None:
         """Moves the bar; `text` is shown beside it, or as a line of its own without a terminal."""
-        fields = {} if text is None else {"text": text}
-        self._bar.update(self._task, completed=step, **fields)
+        if self.interactive:
+            fields = {} if text is None else {"text": text}
+            self._bar.update(self._task, completed=step, **fields)
         if text is not None and not self.interactive:
             log(f"step {step}/{self.total}  {text}  left {self._left(step)}")
 
