@@ -16,7 +16,7 @@ setup(
         "jaxtyping>=0.3",
         "ml-collections>=1.0",
         "numpy>=2.0",
-        "optax>=0.2.5",
+        "optax>=0.2.8",
         "orbax-checkpoint>=0.11",
         "platformdirs>=4.0",
         "polib>=1.2",

@@ -96,7 +96,7 @@ def make_train_step(
         params = optax.apply_updates(state.params, updates)
         metrics = {name: ratio(pair) for name, pair in pairs.items()}
         metrics["weight"] = pairs["loss"][1]
-        metrics["grad_norm"] = optax.global_norm(gradient)
+        metrics["grad_norm"] = optax.tree.norm(gradient)
         metrics["learning_rate"] = rate(state.step + 1)
         return TrainState(state.step + 1, params, opt_state), metrics
 
