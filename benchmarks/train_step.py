@@ -83,7 +83,7 @@ class SyntheticTranslation:
         return iter(())
 
     def score(self, params, split, place, final):
-        return Scores({}, [], [])
+        return Scores({}, [], {})
 
     def fingerprint(self):
         return ""

@@ -85,7 +85,7 @@ def test_evaluate_ends_with_one_json_line(workdir):
     (line,) = done.stdout.decode().strip().splitlines()
     values = json.loads(line)
     assert {"bleu", "chrf", "loss", "num_examples"} <= set(values)
-    assert values["num_examples"] == 10
+    assert values["num_examples"] == 10 and "tok:13a" in values["bleu_signature"]
 
 
 def test_translate_keeps_order_and_survives_any_line(workdir):

@@ -1,7 +1,8 @@
 """Scores a trained run: `python -m transformer_lab.evaluate --workdir=runs/en_fr`.
 
-Ends with one JSON line on standard output. `--config.decode.beam_size=4` and any other key may be
-changed; `--average=5` takes the mean of the last five checkpoints.
+Ends with one JSON line on standard output; its "loss" is in nats a token, without label smoothing.
+`--config.decode.beam_size=4` and any other key may be changed; `--average=5` takes the mean of the
+last five checkpoints.
 """
 
 import json
@@ -11,7 +12,6 @@ from absl import flags
 from transformer_lab import cli
 from transformer_lab.training import runs
 from transformer_lab.training.loop import final_scores
-from transformer_lab.training.writers import log
 
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
 flags.DEFINE_string("split", "test", "train | validation | test.")
@@ -21,9 +21,7 @@ flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the c
 def main(_: list[str]) -> None:
     trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
     values, scores = final_scores(trainer, params, flags.FLAGS.split)
-    for note in scores.notes:
-        log(note)
-    print(json.dumps(values))
+    print(json.dumps({**values, **scores.notes}))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class Scores:
 
     values: dict[str, float]
     samples: list[tuple[str, ...]]  # rows of a table that shows the model at work
-    notes: list[str]  # such as a score's signature
+    notes: dict[str, str]  # what a score needs beside it, such as its signature
 
 
 @runtime_checkable

@@ -136,7 +136,9 @@ class Translation:
         for i, name in enumerate(("source", "target")):
             encoded = self.tokenizer.encode_batch([pair[i] for pair in pairs])
             fields[name] = Ragged.from_lists([[*ids, eos] for ids in encoded])
-        limit = min(self.sections["batch"].max_length, self.model_config.max_length)
+        limit = self.model_config.max_length
+        if split == "train":
+            limit = min(limit, self.sections["batch"].max_length)
         kept = np.flatnonzero(fits(lengths_of(fields), limit))
         dropped = len(pairs) - len(kept)
         if dropped:
@@ -199,14 +201,14 @@ class Translation:
         if not final:
             pairs = pairs[: self.config.score_examples]
         if not pairs:
-            return Scores({}, [], [])
+            return Scores({}, [], {})
         sources, references = (list(column) for column in zip(*pairs, strict=True))
         self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
         outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
         values, signature = corpus_scores(outputs, references)
         count = self.config.samples if final else 0
         rows = list(zip(sources, outputs, references, strict=True))[:count]
-        return Scores({**values, "num_examples": len(pairs)}, rows, [signature])
+        return Scores({**values, "num_examples": len(pairs)}, rows, {"bleu_signature": signature})
 
     def translate(
         self,
@@ -242,7 +244,7 @@ class Translation:
         lines = [
             f"pairs: {counts}; licence: {self.pairs.licence}",
             "splits: train {:,}, validation {:,}, test {:,}; ".format(*sizes)
-            + f"longer than the model's context: {dropped:,} of train",
+            + f"longer than batch.max_length: {dropped:,} of train",
         ]
         for i, side in enumerate(("source", "target")):
             sample = [pair[i] for pair in list(self.pairs.validation)[:500]]

@@ -67,11 +67,12 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
     values, scores = final_scores(trainer, params, "test")
     step = int(state.step)
     writer = MetricWriter(workdir, step, trainer.config.tensorboard)
-    writer.write(step, {f"test/{name}": value for name, value in values.items()})
+    found = {**values, **scores.notes}
+    writer.write(step, {f"test/{name}": value for name, value in found.items()})
     writer.close()
     show_samples(scores.samples)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-    log(f"step {step} test: {shown}  {' '.join(scores.notes)}")
+    log(f"step {step} test: {shown}  {' '.join(scores.notes.values())}")
 
 
 def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) -> Task:

@@ -30,7 +30,7 @@ class MetricWriter:
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
         self._board = _tensorboard(workdir, start_step) if tensorboard else None
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def write(self, step: int, values: dict[str, float | str]) -> None:
         """Appends a line; NaN and infinity become strings, so that every line is JSON."""
         line = {"step": step}
         for name, value in values.items():
