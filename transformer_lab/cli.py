@@ -39,6 +39,8 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
         except BrokenPipeError:  # the reader of our output has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except re.error as error:
+            return _fail(f"the regular expression {error.pattern!r} is wrong: {error}")
         except OSError as error:  # a full disk, a directory without permission
             return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
 
@@ -89,7 +91,7 @@ def _flag_value(name: str) -> str:
 
 def _refuse_bare_overrides(argv: list[str]) -> None:
     for argument in argv[1:]:
-        if re.match(r"config(\.|=)", argument):
+        if re.match(r"config(\.[\w.]+)?=", argument):
             raise LabError(f"{argument} has no dashes: write --{argument}")
 
 
@@ -110,7 +112,7 @@ def _explain(error: Exception) -> str:
 def _unknown_key(text: str) -> str:
     """Names the --config.KEY of the command line that the text complains of, and the nearest."""
     keys = [m[1] for a in sys.argv[1:] if (m := re.match(r"--?(?:no)?config\.([\w.]+)", a))]
-    words = set(re.findall(r"\w+", text))
+    words = set(re.findall(r"\w+", text.split("Did you mean")[0]))
     key = next((key for key in keys if words & set(key.split("."))), None)
     if key is None:
         return text

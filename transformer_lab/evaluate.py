@@ -10,15 +10,20 @@ import json
 from absl import flags
 
 from transformer_lab import cli
+from transformer_lab.errors import LabError, nearest
 from transformer_lab.training import runs
 from transformer_lab.training.loop import final_scores
 
+SPLITS = ("train", "validation", "test")
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
 flags.DEFINE_string("split", "test", "train | validation | test.")
 flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
 
 
 def main(_: list[str]) -> None:
+    if flags.FLAGS.split not in SPLITS:
+        hint = nearest(flags.FLAGS.split, SPLITS)
+        raise LabError(f'--split="{flags.FLAGS.split}" is unknown{hint}')
     trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
     values, scores = final_scores(trainer, params, flags.FLAGS.split)
     print(json.dumps({**values, **scores.notes}))

@@ -22,10 +22,11 @@ flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the c
 def main(sentences: list[str]) -> None:
     trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
     task = trainer.task
-    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    if sys.stdin is not None:
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     sys.stdout.reconfigure(encoding="utf-8")
     alone, many = task.decoder(trainer.place, rows=1), task.decoder(trainer.place)
-    lines = sentences or (line.rstrip("\r\n") for line in sys.stdin)
+    lines = sentences or (line.rstrip("\r\n") for line in sys.stdin or ())
     for group in available(lines, many.config.batch_size):
         decoder = alone if len(group) == 1 else many
         for translations in task.translate(decoder, params, group, log):

@@ -115,6 +115,15 @@ def test_a_run_whose_only_checkpoint_is_damaged_is_not_started_over(tmp_path, ca
     assert "step 2 is passed over: run.json differs" in capfd.readouterr().err
 
 
+def test_fewer_steps_than_there_are_is_refused_and_nothing_is_lost(tmp_path):
+    runs.run(one_device(tiny_config(steps=6)), tmp_path)
+    with pytest.raises(LabError, match="is at step 6, beyond the 4 asked for"):
+        runs.run(one_device(tiny_config(steps=4)), tmp_path)
+    checkpoints = Checkpoints(tmp_path, 5)
+    assert checkpoints.good_steps() == [5, 6]
+    checkpoints.close()
+
+
 def test_changed_data_is_refused_on_resume(tmp_path):
     rows = [f"a{i} b{i % 7}\tb{i % 7} a{i}" for i in range(40)]
     file = tmp_path / "pairs.tsv"

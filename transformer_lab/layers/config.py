@@ -53,16 +53,16 @@ class StackConfig:
             value = getattr(self, name)
             if value not in valid:
                 raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
-        if self.heads % self.key_value_heads:
-            raise LabError(
-                f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}"
-            )
         for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
         for name in ("width", "heads", "head_dim", "feed_forward_width"):
             if getattr(self, name) < 1:
                 raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
+        if self.key_value_heads < 1 or self.heads % self.key_value_heads:
+            raise LabError(
+                f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}"
+            )
         if self.block == "parallel" and self.norm_place == "post":
             raise LabError('model.block = "parallel" needs model.norm_place = "pre"')
         if self.attention_dropout and self.attention_implementation != "own":

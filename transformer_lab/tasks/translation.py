@@ -166,6 +166,8 @@ class Translation:
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         fields, _ = self._encode_split(split)
         lengths = lengths_of(fields)
+        if not len(lengths):
+            return iter(())
         # The training shapes compile nothing new; what they do not hold gets one shape more.
         largest = np.maximum(lengths.max(axis=0), self.train_plan.shapes[-1])
         shapes = list(self.train_plan.shapes)
@@ -239,6 +241,13 @@ class Translation:
 
     def report(self) -> list[str]:
         plan, dropped = self.train_plan, self._train[1]
+        for split in ("validation", "test"):
+            pairs = getattr(self.pairs, split)
+            if len(pairs) and self._encode_split(split)[1] == len(pairs):
+                raise LabError(
+                    f"every pair of the {split} split is longer than model.max_length = "
+                    f"{self.model_config.max_length}: raise it, or use longer pieces"
+                )
         counts = ", ".join(f"{name} {count:,}" for name, count in self.pairs.report.items())
         sizes = [len(getattr(self.pairs, s)) for s in ("train", "validation", "test")]
         lines = [

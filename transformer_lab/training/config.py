@@ -43,6 +43,11 @@ class OptimizerConfig:
     weight_decay_pattern: str = r"kernel$"  # of the parameters' paths that decay
     clip_norm: float = 0.0  # of the accumulated gradient; 0: no clipping
 
+    def __post_init__(self):
+        for name in ("learning_rate", "warmup_steps", "end_factor", "weight_decay", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise LabError(f"optimizer.{name} = {getattr(self, name)} must not be negative")
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
@@ -65,6 +70,8 @@ class RunConfig:
         for name in ("steps", "micro_batches", "log_every", "eval_every", "save_every", "keep"):
             if getattr(self, name) < (0 if name == "steps" else 1):
                 raise LabError(f"{name} = {getattr(self, name)} must be at least 1")
+        if self.epochs is not None and self.epochs <= 0:
+            raise LabError(f"epochs = {self.epochs} must be more than 0")
         if not 1 <= self.average <= self.keep:
             raise LabError(f"average = {self.average} must be between 1 and keep = {self.keep}")
 

@@ -134,7 +134,7 @@ def train(
     try:
         with _Signals() as signals:
             while True:
-                last = step == total
+                last = step >= total
                 if step > start:
                     due_eval = step % run.eval_every == 0 or last
                     due_save = step % run.save_every == 0 or last or signals.received

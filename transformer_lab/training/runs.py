@@ -42,6 +42,11 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
         assets = saved.assets if saved else source[1].assets if source else None
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, assets, mesh), mesh)
+        if saved and saved.step > trainer.steps:
+            raise LabError(
+                f"{workdir} is at step {saved.step}, beyond the {trainer.steps} asked for: raise "
+                "config.steps, or use another --workdir"
+            )
         describe(trainer)
         if saved:
             log(f"resumes at step {saved.step} of {trainer.steps} in {workdir}")
@@ -121,7 +126,8 @@ def open_run(config: ConfigDict, workdir: Path, average: int = 0) -> tuple[Train
     try:
         saved = _newest(checkpoints)
         if saved is None:
-            raise LabError(f"{workdir} holds no good checkpoint yet: train it first")
+            damaged = "only damaged checkpoints" if checkpoints.damaged() else "no checkpoint yet"
+            raise LabError(f"{workdir} holds {damaged}: train it first, or bring one back")
         _refuse_model_changes(saved.config, config.to_dict())
         steps = checkpoints.good_steps()
         if average > len(steps):
