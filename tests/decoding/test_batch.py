@@ -137,10 +137,7 @@ def test_a_source_beyond_the_context_is_refused_and_may_be_asked_for(decoder, pa
     assert decoder.fits([5] * 16) and not decoder.fits([5] * 17)
     with pytest.raises(LabError, match="source 1 has 17 tokens, .* is 16: shorten it"):
         decoder(params, [[5], [5] * 17])
-    late = decoder.stream(params, [[], [], [5] * 17], window=1)
-    assert [next(late), next(late)] == [[Hypothesis([], 0.0, 0.0)]] * 2
-    with pytest.raises(LabError, match="source 2 has 17 tokens"):
-        next(late)
+    assert decoder(params, [[], []]) == [[Hypothesis([], 0.0, 0.0)]] * 2
 
 
 def test_new_tokens_beyond_the_context_are_refused():
@@ -150,20 +147,6 @@ def test_new_tokens_beyond_the_context_are_refused():
     assert [s.new_tokens for s in make(buckets=[2, 9]).shapes] == [14, 16]
     with pytest.raises(LabError, match="buckets .* must be lengths from 1 to .* = 16"):
         make(buckets=[8, 17])
-
-
-def test_a_stream_reads_only_its_window_ahead(decoder, params, sources, translations):
-    taken = []
-
-    def feed():
-        for ids in sources[:9]:
-            taken.append(ids)
-            yield ids
-
-    stream = decoder.stream(params, feed(), window=4)
-    first = next(stream)
-    assert len(taken) == 4
-    assert ids_of([first, *stream]) == ids_of(translations[:9])
 
 
 def test_a_model_on_a_mesh_translates_alike(decoder, params, short):

@@ -1,7 +1,6 @@
 """Decoding any number of sources in a few fixed shapes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -71,33 +70,7 @@ class SequenceDecoder:
 
         Raises LabError for a source that does not fit and for scores that are not finite.
         """
-        return self._window(params, sources, 0)
-
-    def stream(
-        self, params: Any, sources: Iterable[Sequence[int]], window: int | None = None
-    ) -> Iterator[list[Hypothesis]]:
-        """The same one by one, reading `window` sources ahead (16 batches unless given)."""
-        window = window or 16 * self.config.batch_size
-        sources, first = iter(sources), 0
-        while ahead := list(islice(sources, window)):
-            yield from self._window(params, ahead, first)
-            first += len(ahead)
-
-    def fits(self, ids: Sequence[int]) -> bool:
-        """Whether a source is short enough for the model (and for the buckets)."""
-        return len(ids) <= self.shapes[-1].source
-
-    def describe(self) -> str:
-        """The shapes that may be compiled, for a log."""
-        shapes = ", ".join(f"{s.source} -> {s.new_tokens}" for s in self.shapes)
-        search = f"beam {self.config.beam_size}" if self.config.beam_size > 1 else "greedy"
-        return f"{search}, {self.config.batch_size} rows, source -> new tokens: {shapes}"
-
-    def _window(
-        self, params: Any, sources: Sequence[Sequence[int]], first: int
-    ) -> list[list[Hypothesis]]:
-        """All of the sources, whose numbers in messages count from `first`."""
-        for number, ids in enumerate(sources, first):
+        for number, ids in enumerate(sources):
             if not self.fits(ids):
                 raise LabError(
                     f"source {number} has {len(ids)} tokens, but the longest that decoding takes "
@@ -109,10 +82,20 @@ class SequenceDecoder:
                 found[number] = self._hypotheses(result, row)
                 if not found[number]:
                     raise LabError(
-                        f"the model gives source {first + number} no finite score: its weights or "
+                        f"the model gives source {number} no finite score: its weights or "
                         "its input hold NaN or infinity, or every token is banned"
                     )
         return found
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Whether a source is short enough for the model (and for the buckets)."""
+        return len(ids) <= self.shapes[-1].source
+
+    def describe(self) -> str:
+        """The shapes that may be compiled, for a log."""
+        shapes = ", ".join(f"{s.source} -> {s.new_tokens}" for s in self.shapes)
+        search = f"beam {self.config.beam_size}" if self.config.beam_size > 1 else "greedy"
+        return f"{search}, {self.config.batch_size} rows, source -> new tokens: {shapes}"
 
     def _results(
         self, params: Any, sources: Sequence[Sequence[int]]
