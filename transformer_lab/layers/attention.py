@@ -7,7 +7,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.layers.basic import dense
 from transformer_lab.layers.config import StackConfig
-from transformer_lab.ops.attention import attend, causal_mask, fused_attend
+from transformer_lab.layers.positions import Places
+from transformer_lab.ops.attention import attend, fused_attend
+from transformer_lab.ops.positions import rope_frequencies, rotate, sinusoids
 
 KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, values: [B, K, S, H]
 
@@ -15,7 +17,8 @@ KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, valu
 class Attention(nn.Module):
     """Concat(head_1 .. head_N) W_out (Vaswani 2017, section 3.2.2), heads grouped when K < N.
 
-    Kernels are query [D, N*H], key and value [D, K*H], out [N*H, D].
+    Kernels are query [D, N*H], key and value [D, K*H], out [N*H, D]. RoPE turns queries and keys;
+    transformer_xl adds position [D, N*H] and two bias vectors [N, H] (Dai 2019, section 3.3).
     """
 
     config: StackConfig
@@ -25,46 +28,103 @@ class Attention(nn.Module):
         cfg = self.config
         self.query = dense(cfg, cfg.heads * cfg.head_dim, cfg.attention_bias)
         self.key = dense(cfg, cfg.key_value_heads * cfg.head_dim, cfg.attention_bias)
-        self.value = dense(cfg, cfg.key_value_heads * cfg.head_dim, cfg.attention_bias)
-        self.out = dense(cfg, cfg.width, cfg.attention_bias)
+        self.value = dense(cfg, cfg.key_value_heads * cfg.head_dim, cfg.attention_bias, "value")
+        self.out = dense(cfg, cfg.width, cfg.attention_bias, "out")
+        if cfg.positions == "transformer_xl":
+            shape = (cfg.heads, cfg.head_dim)
+            self.position = dense(cfg, cfg.heads * cfg.head_dim, False)
+            self.content_bias = self.param("content_bias", nn.initializers.zeros, shape)
+            self.position_bias = self.param("position_bias", nn.initializers.zeros, shape)
 
-    def keys_and_values(self, x: Float[Array, "b s d"]) -> KeyValue:
-        """The projections that a cache holds, head-major."""
+    def keys_and_values(
+        self, x: Float[Array, "b s d"], positions: Int[Array, "s"] | None = None
+    ) -> KeyValue:
+        """The projections that a cache holds, head-major; keys turned to their positions."""
         heads = self.config.key_value_heads
-        return self._split(self.key(x), heads), self._split(self.value(x), heads)
+        key = self._turn(self._split(self.key(x), heads), positions)
+        return key, self._split(self.value(x), heads)
 
     def __call__(
         self,
         x: Float[Array, "b t d"],
         key_value: KeyValue | None = None,
-        mask: Bool[Array, "b #n #t s"] | None = None,
+        mask: Bool[Array, "#b #n #t s"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
+        places: Places | None = None,
+        bias: Float[Array, "#b #n #t s"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Attends from x to the given keys and values, else to x itself."""
-        query = self._split(self.query(x), self.config.heads)
-        key_value = self.keys_and_values(x) if key_value is None else key_value
-        return self._mix(query, key_value, mask, self.causal, dropout_key)
+        if key_value is None:
+            key_value = self.keys_and_values(x, places and places.query)
+        return self._mix(self._queries(x, places), key_value, mask, dropout_key, places, bias)
 
     def step(
-        self, x: Float[Array, "b t d"], cache: KeyValue, index: Int[Array, ""]
+        self,
+        x: Float[Array, "b t d"],
+        cache: KeyValue | None,
+        index: Int[Array, ""],
+        mask: Bool[Array, "#b #n #t s"] | None,
+        places: Places,
+        bias: Float[Array, "#b #n #t s"] | None = None,
     ) -> tuple[Float[Array, "b t d"], KeyValue]:
         """Causal attention of t new positions that stand at index, over all the cache holds then.
 
-        The caller keeps index + t within the cache's length: a write beyond it would be moved.
+        Without a cache they are the first ones, and their own keys and values come back. The caller
+        keeps index + t within the cache's length (a write beyond it would be moved), unless the
+        cache is as long as the window: then it is a ring, position p at place p modulo its length.
         """
-        query = self._split(self.query(x), self.config.heads)
-        start = (0, 0, index, 0)
-        cache = jax.tree.map(
-            lambda old, new: jax.lax.dynamic_update_slice(old, new.astype(old.dtype), start),
-            cache,
-            self.keys_and_values(x),
-        )
-        mask = causal_mask(x.shape[1], cache[0].shape[2], index)[None, None]
-        return self._mix(query, cache, mask, False, None), cache
+        new = self.keys_and_values(x, places.query)
+        if cache is None:
+            seen = kept = new
+        elif self.config.window:
+            seen, kept = ring_write(cache, new, index)
+        else:
+            start = (0, 0, index, 0)
+            write = lambda old, part: jax.lax.dynamic_update_slice(old, part, start)  # noqa: E731
+            seen = kept = jax.tree.map(write, cache, new)
+        return self._mix(self._queries(x, places), seen, mask, None, places, bias), kept
 
-    def _mix(self, query, key_value, mask, causal, dropout_key):
+    def _queries(self, x, places):
+        return self._turn(self._split(self.query(x), self.config.heads), places and places.query)
+
+    def _turn(self, x, positions):
         cfg = self.config
-        scale = None if cfg.scale_attention else 1.0
+        if cfg.positions != "rope" or positions is None:
+            return x
+        frequencies = rope_frequencies(
+            cfg.turning_dims,
+            cfg.rope_base,
+            scaling=cfg.rope_scaling,
+            factor=cfg.rope_factor,
+            original_length=cfg.rope_original_length,
+            low=cfg.rope_low,
+            high=cfg.rope_high,
+        )
+        factor = cfg.rope_attention_factor
+        return rotate(x, positions, frequencies, interleaved=cfg.rope_interleaved, magnitude=factor)
+
+    def _relative(self, query, places, scale):
+        """Dai 2019, section 3.3: terms (a) and (c) are of query + u, (b) and (d) of query + v."""
+        t, s = len(places.query), len(places.key)
+        # Each distance once: from the first query to the last key up to the other way round.
+        first = places.query[0] - places.key[-1]
+        distances = first + jnp.arange(t + s - 1) if t > 1 else places.query[0] - places.key
+        vectors = sinusoids(distances, self.config.width, halves=True)
+        keys = self._split(self.position(vectors[None]), self.config.heads)[0]
+        shifted = query + self.position_bias[:, None].astype(query.dtype)
+        scores = jnp.einsum("bnth,nlh->bntl", shifted, keys, preferred_element_type=jnp.float32)
+        if t > 1:
+            place = places.query[:, None] - places.key[None, :] - first
+            scores = jnp.take_along_axis(scores, place[None, None], axis=-1)
+        return query + self.content_bias[:, None].astype(query.dtype), scores * scale
+
+    def _mix(self, query, key_value, mask, dropout_key, places=None, bias=None):
+        cfg = self.config
+        scale = cfg.head_dim**-0.5 if cfg.scale_attention else 1.0
+        if cfg.positions == "transformer_xl" and places is not None:
+            query, bias = self._relative(query, places, scale)
+        # A plain causal mask is made where the kernel can know that it is one.
+        causal = self.causal and mask is None
         capture = self.is_mutable_collection("intermediates")
         if cfg.attention_implementation == "own" or capture:
             out, weights = attend(
@@ -73,6 +133,7 @@ class Attention(nn.Module):
                 mask,
                 causal=causal,
                 scale=scale,
+                bias=bias,
                 dropout_rate=cfg.attention_dropout,
                 dropout_key=dropout_key,
             )
@@ -84,6 +145,7 @@ class Attention(nn.Module):
                 mask,
                 causal=causal,
                 scale=scale,
+                bias=bias,
                 implementation=cfg.attention_implementation,
             )
         b, n, t, h = out.shape
@@ -92,3 +154,29 @@ class Attention(nn.Module):
     def _split(self, x: Float[Array, "b t nh"], heads: int) -> Float[Array, "b n t h"]:
         b, t, _ = x.shape
         return jnp.swapaxes(x.reshape(b, t, heads, self.config.head_dim), 1, 2)
+
+
+def ring_write(cache: KeyValue, new: KeyValue, index: Int[Array, ""]) -> tuple[KeyValue, KeyValue]:
+    """What t new positions at index see, and the ring of constant size that is kept.
+
+    One position sees the ring it is written into; several see the ring's positions in order, then
+    their own, because a later one overwrites what an earlier one still sees.
+    """
+    size, t = cache[0].shape[2], new[0].shape[2]
+    if t == 1:
+        start = (0, 0, index % size, 0)
+        write = lambda old, part: jax.lax.dynamic_update_slice(old, part, start)  # noqa: E731
+        kept = jax.tree.map(write, cache, new)
+        return kept, kept
+    in_order = lambda old, part: jnp.concatenate(  # noqa: E731
+        [jnp.roll(old, -(index % size), axis=2), part], axis=2
+    )
+    seen = jax.tree.map(in_order, cache, new)
+    return seen, jax.tree.map(lambda x: to_ring(x, size, index + t), seen)
+
+
+def to_ring(
+    x: Float[Array, "b k s h"], size: int, end: int | Int[Array, ""]
+) -> Float[Array, "b k r h"]:
+    """The last `size` positions of x, which stand before position `end`, each at its place."""
+    return jnp.roll(x[:, :, x.shape[2] - size :], end % size, axis=2)

@@ -10,11 +10,12 @@ from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.norms import layer_norm
 
 
-def dense(config: StackConfig, features: int, bias: bool) -> nn.Dense:
-    """A float32 kernel [in, features] applied in the compute type."""
+def dense(config: StackConfig, features: int, bias: bool, role: str = "") -> nn.Dense:
+    """A float32 kernel [in, features] applied in the compute type; some roles start smaller."""
+    gain = config.init_gain(role)
     init = {
-        "xavier_uniform": nn.initializers.xavier_uniform(),
-        "normal": nn.initializers.normal(config.init_std),
+        "xavier_uniform": nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
+        "normal": nn.initializers.normal(config.init_std * gain),
     }[config.kernel_init]
     return nn.Dense(features, use_bias=bias, dtype=config.compute_dtype, kernel_init=init)
 
@@ -42,10 +43,28 @@ class LayerNorm(nn.Module):
         return layer_norm(x, scale, bias, self.epsilon)
 
 
+class DyT(nn.Module):
+    """tanh(alpha x) * scale + bias, without statistics (Zhu 2025, section 4)."""
+
+    alpha: float
+    use_bias: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        alpha = self.param("alpha", nn.initializers.constant(self.alpha), ())
+        out = jnp.tanh(alpha * x.astype(jnp.float32))
+        out = out * self.param("scale", nn.initializers.ones, x.shape[-1:])
+        if self.use_bias:
+            out = out + self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return out.astype(x.dtype)
+
+
 def norm(config: StackConfig) -> nn.Module:
-    """LayerNorm (Ba 2016), RMSNorm (Zhang 2019) or none; statistics in float32."""
+    """LayerNorm (Ba 2016), RMSNorm (Zhang 2019), DyT or none; statistics in float32."""
     if config.norm == "none":
         return Identity()
+    if config.norm == "dyt":
+        return DyT(config.dyt_alpha, config.norm_bias)
     if config.norm == "rms_norm":
         return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=config.compute_dtype)
     return LayerNorm(config.norm_epsilon, config.norm_bias)
@@ -59,9 +78,9 @@ class FeedForward(nn.Module):
     def setup(self):
         cfg = self.config
         if cfg.activation in GATED:
-            self.gate = dense(cfg, cfg.feed_forward_width, cfg.feed_forward_bias)
-        self.up = dense(cfg, cfg.feed_forward_width, cfg.feed_forward_bias)
-        self.down = dense(cfg, cfg.width, cfg.feed_forward_bias)
+            self.gate = dense(cfg, cfg.feed_forward_width, cfg.feed_forward_bias, "gate")
+        self.up = dense(cfg, cfg.feed_forward_width, cfg.feed_forward_bias, "up")
+        self.down = dense(cfg, cfg.width, cfg.feed_forward_bias, "down")
 
     def __call__(
         self, x: Float[Array, "b t d"], dropout_key: Key[Array, ""] | None = None

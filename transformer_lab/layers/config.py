@@ -8,10 +8,17 @@ from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.attention import IMPLEMENTATIONS
 
+# Added to the tokens' vectors, or part of the attention's scores.
+ADDED = (
+    "learned", "sinusoidal", "sinusoidal_halves", "binary", "index", "index_scaled",
+)  # fmt: skip
+RELATIVE = ("rope", "alibi", "t5", "transformer_xl")
 CHOICES = {
-    "norm": ("layer_norm", "rms_norm", "none"),
-    "norm_place": ("pre", "post"),
-    "block": ("serial", "parallel"),
+    "positions": ("none", *ADDED, *RELATIVE),
+    "rope_scaling": ("none", "linear", "llama3", "yarn"),
+    "norm": ("layer_norm", "rms_norm", "dyt", "none"),
+    "norm_place": ("pre", "post", "deep"),
+    "block": ("serial", "parallel", "parallel_two_norms"),
     "activation": (*ACTIVATIONS, *GATED),
     "attention_implementation": IMPLEMENTATIONS,
     "kernel_init": ("xavier_uniform", "normal"),
@@ -30,20 +37,40 @@ class StackConfig:
     head_dim: int = 64  # H
     feed_forward_width: int = 2048
     activation: str = "relu"
-    norm: str = "layer_norm"
-    norm_place: str = "post"  # post: Vaswani 2017; pre: Xiong 2020, with a final norm
+    norm: str = "layer_norm"  # dyt: tanh in a norm's place (Zhu 2025)
+    # post: Vaswani 2017; pre: Xiong 2020; deep: post with scaled residuals (Wang 2022)
+    norm_place: str = "post"
+    final_norm: bool = True  # after the last block, where the norm stands first
     norm_epsilon: float = 1e-6
     norm_bias: bool = True
+    dyt_alpha: float = 0.5  # at the start
     attention_bias: bool = True
     feed_forward_bias: bool = True
     scale_attention: bool = True  # by 1 / sqrt(head_dim)
-    block: str = "serial"  # parallel: attention and feed-forward read the same norm (PaLM)
+    # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)
+    block: str = "serial"
+    max_length: int = 256  # the longest sequence, in tokens
+    positions: str = "sinusoidal"  # see ADDED and RELATIVE; sinusoidal_halves: sines, then cosines
+    positions_every_layer: bool = False  # added before each block and not once
+    rope_base: float = 10_000.0
+    rope_dims: int | None = None  # dims of a head that turn; None: all
+    rope_interleaved: bool = False  # neighbours make a pair, as in the paper; else the two halves
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_original_length: int = 2048
+    rope_low: float = 1.0  # turns in the original length: slower ones are scaled ...
+    rope_high: float = 4.0  # ... faster ones kept; yarn: 32
+    rope_attention_factor: float = 1.0  # on cosine and sine
+    relative_buckets: int = 32  # of positions = "t5"
+    relative_max_distance: int = 128
+    window: int = 0  # attends to keys nearer than this; 0: to all
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
     attention_implementation: str = "own"  # own | xla | cudnn; the last two have no weights dropout
     kernel_init: str = "xavier_uniform"
-    init_std: float = 0.02  # of kernel_init = "normal"
+    init_std: float = 0.02  # of kernel_init = "normal", and of embeddings
+    depth_scaled_init: bool = False  # out and down by (2 * layers)^-1/2 (Radford 2019, 2.3)
     scan_layers: bool = False  # one compiled layer for all: faster compile, same numbers
     remat: bool = False  # recompute activations in the backward pass: less memory, same numbers
     dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
@@ -56,21 +83,50 @@ class StackConfig:
         for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
-        for name in ("width", "heads", "head_dim", "feed_forward_width"):
+        for name in ("width", "heads", "head_dim", "feed_forward_width", "max_length"):
             if getattr(self, name) < 1:
                 raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
         if self.key_value_heads < 1 or self.heads % self.key_value_heads:
             raise LabError(
                 f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}"
             )
-        if self.block == "parallel" and self.norm_place == "post":
-            raise LabError('model.block = "parallel" needs model.norm_place = "pre"')
+        if self.block != "serial" and self.norm_place != "pre":
+            raise LabError(f'model.block = "{self.block}" needs model.norm_place = "pre"')
+        turning = self.turning_dims
+        if self.positions == "rope" and (turning % 2 or not 2 <= turning <= self.head_dim):
+            raise LabError(f"model.rope_dims = {turning} must be even and at most model.head_dim")
+        if self.positions_every_layer and self.positions not in ADDED:
+            raise LabError(
+                f'model.positions = "{self.positions}" is in every layer: unset '
+                "model.positions_every_layer"
+            )
+        if self.window < 0:
+            raise LabError(f"model.window = {self.window} must be at least 1, or 0 for none")
         if self.attention_dropout and self.attention_implementation != "own":
             raise LabError('model.attention_dropout needs model.attention_implementation = "own"')
 
     @property
     def key_value_heads(self) -> int:
         return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def turning_dims(self) -> int:
+        """Dims of a head that RoPE turns."""
+        return self.head_dim if self.rope_dims is None else self.rope_dims
+
+    @property
+    def residual_scale(self) -> float:
+        """DeepNorm's alpha of a stack alone (Wang 2022, table 1)."""
+        return (2 * self.layers) ** 0.25 if self.norm_place == "deep" else 1.0
+
+    def init_gain(self, role: str) -> float:
+        """What a kernel's initial values are scaled by."""
+        gain = 1.0
+        if self.depth_scaled_init and role in ("out", "down"):
+            gain *= (2 * self.layers) ** -0.5
+        if self.norm_place == "deep" and role in ("value", "out", "gate", "up", "down"):
+            gain *= (8 * self.layers) ** -0.25  # beta
+        return gain
 
     @property
     def compute_dtype(self) -> jnp.dtype:

@@ -1,24 +1,31 @@
 """The block and the stack that every transformer family is made of."""
 
+from dataclasses import replace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.layers.attention import Attention, KeyValue
+from transformer_lab.layers.attention import Attention, KeyValue, to_ring
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.positions import Places, ScoreBias
+from transformer_lab.ops.attention import visible
 from transformer_lab.ops.dropout import dropout
 
-Mask = Bool[Array, "b #n #t s"]
+Mask = Bool[Array, "#b #n #t s"]
+MemoryMask = Bool[Array, "#b #n #t m"]
+Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
 
 
 class Block(nn.Module):
     """Self-attention, cross-attention if asked for, feed-forward; each with residual and norm.
 
-    post: x = norm(x + f(x)) (Vaswani 2017, 3.1); pre: x = x + f(norm(x)) (Xiong 2020);
-    parallel: x = x + attention(norm(x)) + feed_forward(norm(x)) (Chowdhery 2022, section 2).
+    post: x = norm(x + f(x)) (Vaswani 2017, 3.1); deep: x = norm(alpha x + f(x)) (Wang 2022);
+    pre: x = x + f(norm(x)) (Xiong 2020); parallel: x = x + attention(norm(x)) +
+    feed_forward(norm(x)) (Chowdhery 2022, section 2), with one norm or two.
     """
 
     config: StackConfig
@@ -30,72 +37,80 @@ class Block(nn.Module):
         self.attention = Attention(cfg, causal=self.causal)
         self.attention_norm = norm(cfg)
         if self.cross:
-            self.cross_attention = Attention(cfg)
+            self.cross_attention = Attention(replace(cfg, positions="none", window=0))
             self.cross_attention_norm = norm(cfg)
         self.feed_forward = FeedForward(cfg)
-        if cfg.block == "serial":
+        if cfg.block != "parallel":
             self.feed_forward_norm = norm(cfg)
 
     def __call__(
         self,
         x: Float[Array, "b t d"],
         mask: Mask | None = None,
-        memory: Float[Array, "b s d"] | None = None,
-        memory_mask: Mask | None = None,
+        memory: Float[Array, "b m d"] | None = None,
+        memory_mask: MemoryMask | None = None,
         dropout_key: DropoutKey | None = None,
+        places: Places | None = None,
+        bias: Bias | None = None,
+        added: Float[Array, "#b t d"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """All positions at once."""
+        """All positions at once; `added` are position vectors."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
-        self_attention = lambda h: self.attention(h, None, mask, keys[0])  # noqa: E731
+        attention = lambda h: self.attention(h, None, mask, keys[0], places, bias)  # noqa: E731
         cross = None
         if self.cross:
             key_value = self.cross_attention.keys_and_values(memory)
             cross = lambda h: self.cross_attention(h, key_value, memory_mask, keys[1])  # noqa: E731
-        return self._compose(x, self_attention, cross, keys[2:])
+        return self._compose(x if added is None else x + added, attention, cross, keys[2:])
 
     def step(
         self,
         x: Float[Array, "b t d"],
-        cache: KeyValue,
+        cache: KeyValue | None,
         index: Int[Array, ""],
+        mask: Mask | None,
+        places: Places,
+        bias: Bias | None = None,
+        added: Float[Array, "#b t d"] | None = None,
         cross_cache: KeyValue | None = None,
-        memory_mask: Mask | None = None,
+        memory_mask: MemoryMask | None = None,
     ) -> tuple[Float[Array, "b t d"], KeyValue]:
-        """The t new positions that stand at index, over a cache."""
+        """The t new positions that stand at index, over a cache (None: the first positions)."""
         written = []
 
-        def self_attention(h):
-            out, new = self.attention.step(h, cache, index)
+        def attention(h):
+            out, new = self.attention.step(h, cache, index, mask, places, bias)
             written.append(new)
             return out
 
         cross = None
         if self.cross:
             cross = lambda h: self.cross_attention(h, cross_cache, memory_mask)  # noqa: E731
-        x = self._compose(x, self_attention, cross, (None,) * 4)
+        x = self._compose(x if added is None else x + added, attention, cross, (None,) * 4)
         return x, written[0]
 
     def _compose(self, x, self_attention, cross_attention, keys):
         cfg = self.config
         drop = lambda h, key: dropout(h, cfg.dropout, key)  # noqa: E731
         feed_forward = lambda h: self.feed_forward(h, keys[3])  # noqa: E731
-        if cfg.block == "parallel":
+        if cfg.block != "serial":
             h = self.attention_norm(x)
-            x = x + drop(self_attention(h), keys[0]) + drop(feed_forward(h), keys[2])
-            return (
-                x
-                if cross_attention is None
-                else self._residual(x, cross_attention, self.cross_attention_norm, keys[1])
-            )
+            g = h if cfg.block == "parallel" else self.feed_forward_norm(x)
+            x = x + drop(self_attention(h), keys[0]) + drop(feed_forward(g), keys[2])
+            if cross_attention is None:
+                return x
+            return self._residual(x, cross_attention, self.cross_attention_norm, keys[1])
         x = self._residual(x, self_attention, self.attention_norm, keys[0])
         if cross_attention is not None:
             x = self._residual(x, cross_attention, self.cross_attention_norm, keys[1])
         return self._residual(x, feed_forward, self.feed_forward_norm, keys[2])
 
     def _residual(self, x, sublayer, norm_layer, key):
-        if self.config.norm_place == "pre":
-            return x + dropout(sublayer(norm_layer(x)), self.config.dropout, key)
-        return norm_layer(x + dropout(sublayer(x), self.config.dropout, key))
+        cfg = self.config
+        if cfg.norm_place == "pre":
+            return x + dropout(sublayer(norm_layer(x)), cfg.dropout, key)
+        scaled = x * cfg.residual_scale if cfg.norm_place == "deep" else x
+        return norm_layer(scaled + dropout(sublayer(x), cfg.dropout, key))
 
 
 class Stack(nn.Module):
@@ -113,28 +128,42 @@ class Stack(nn.Module):
     def setup(self):
         block = nn.remat(Block) if self.config.remat else Block
         self.layer = [block(self.config, self.causal, self.cross) for _ in range(self.layers)]
-        if self.config.norm_place == "pre":
+        self.score_bias = ScoreBias(self.config, self.causal)
+        if self._ends_in_norm:
             self.final_norm = norm(self.config)
+
+    @property
+    def _ends_in_norm(self) -> bool:
+        return self.config.norm_place == "pre" and self.config.final_norm
 
     def __call__(
         self,
         x: Float[Array, "b t d"],
         mask: Mask | None = None,
-        memory: Float[Array, "b s d"] | None = None,
-        memory_mask: Mask | None = None,
+        memory: Float[Array, "b m d"] | None = None,
+        memory_mask: MemoryMask | None = None,
         dropout_key: DropoutKey | None = None,
+        prefix: Bool[Array, "b t"] | None = None,
+        added: Float[Array, "#b t d"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """Masks are over keys, True = may attend; no dropout without a key."""
+        """No dropout without a key.
+
+        A query attends where the mask is True and, in a causal stack, to no later key but those of
+        the prefix. `added` are position vectors, added before each layer.
+        """
+        places = self._places(x.shape[1])
+        mask, bias = self._mask(places, mask, prefix), self.score_bias(places)
+        arguments = mask, memory, memory_mask
         capturing = self.is_mutable_collection("intermediates")
         if self.config.scan_layers and not self.is_initializing() and not capturing:
-            x = self._scan(x, mask, memory, memory_mask, dropout_key)
+            x = self._scan(x, arguments, dropout_key, (places, bias, added))
         else:
             for i, layer in enumerate(self.layer):
                 key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-                x = layer(x, mask, memory, memory_mask, key)
+                x = layer(x, *arguments, key, places, bias, added)
         return self._finish(x)
 
-    def _scan(self, x, mask, memory, memory_mask, dropout_key):
+    def _scan(self, x, arguments, dropout_key, position_arguments):
         params = self.variables["params"]
         layers = [params[f"layer_{i}"] for i in range(self.layers)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
@@ -143,19 +172,35 @@ class Stack(nn.Module):
         def body(x, layer):
             variables, i = layer
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-            return block.apply({"params": variables}, x, mask, memory, memory_mask, key), None
+            return block.apply({"params": variables}, x, *arguments, key, *position_arguments), None
 
         body = jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
         return jax.lax.scan(body, x, (stacked, jnp.arange(self.layers)))[0]
 
+    def _places(self, length: int, index: int | Int[Array, ""] = 0) -> Places:
+        positions = index + jnp.arange(length)
+        return Places(positions, positions)
+
+    def _mask(self, places, mask, prefix):
+        """The whole mask; None where it would say no more than the kernel's own causal one."""
+        if mask is None and prefix is None and not self.config.window:
+            return None
+        allowed = visible(*places, causal=self.causal, window=self.config.window)[None, None]
+        if prefix is not None:
+            allowed = allowed | prefix[:, None, None, :]
+        return allowed if mask is None else allowed & mask
+
     def init_cache(self, batch: int, length: int) -> dict[str, KeyValue]:
-        """Empty keys and values for `length` positions."""
+        """Empty keys and values for `length` positions, of which a window keeps its own number."""
         cfg = self.config
-        shape = (batch, cfg.key_value_heads, length, cfg.head_dim)
+        shape = (batch, cfg.key_value_heads, self._cache_length(length), cfg.head_dim)
         empty = jnp.zeros(shape, cfg.compute_dtype)
         return {f"layer_{i}": (empty, empty) for i in range(self.layers)}
 
-    def cross_cache(self, memory: Float[Array, "b s d"]) -> dict[str, KeyValue]:
+    def _cache_length(self, length: int) -> int:
+        return min(length, self.config.window) if self.config.window else length
+
+    def cross_cache(self, memory: Float[Array, "b m d"]) -> dict[str, KeyValue]:
         """The memory's keys and values in each layer, computed once."""
         return {
             f"layer_{i}": layer.cross_attention.keys_and_values(memory)
@@ -168,15 +213,56 @@ class Stack(nn.Module):
         cache: dict[str, KeyValue],
         index: Int[Array, ""],
         cross_cache: dict[str, KeyValue] | None = None,
-        memory_mask: Mask | None = None,
+        memory_mask: MemoryMask | None = None,
+        start: Int[Array, "b"] | None = None,
+        added: Float[Array, "#b t d"] | None = None,
     ) -> tuple[Float[Array, "b t d"], dict[str, KeyValue]]:
-        """The t new positions that stand at index; returns their states and the new cache."""
-        new_cache = {}
+        """The t new positions that stand at index; returns their states and the new cache.
+
+        `start` is each row's first real position: those before it are padding.
+        """
+        places = self._cached_places(x.shape[1], cache["layer_0"][0].shape[2], index)
+        mask = visible(*places, causal=True, window=self.config.window)[None, None]
+        first = jnp.zeros((1,), jnp.int32) if start is None else start
+        mask = mask & (places.key >= first[:, None])[:, None, None, :]
+        bias, new_cache = self.score_bias(places), {}
         for i, layer in enumerate(self.layer):
             name = f"layer_{i}"
             cross = None if cross_cache is None else cross_cache[name]
-            x, new_cache[name] = layer.step(x, cache[name], index, cross, memory_mask)
+            x, new_cache[name] = layer.step(
+                x, cache[name], index, mask, places, bias, added, cross, memory_mask
+            )
         return self._finish(x), new_cache
 
+    def prefill(
+        self,
+        x: Float[Array, "b t d"],
+        mask: Mask | None,
+        prefix: Bool[Array, "b t"] | None,
+        length: int,
+        added: Float[Array, "#b t d"] | None = None,
+    ) -> tuple[Float[Array, "b t d"], dict[str, KeyValue]]:
+        """The first t positions at once; the cache has room for `length`."""
+        t, size, cache = x.shape[1], self._cache_length(length), {}
+        places = self._places(t)
+        mask, bias = self._mask(places, mask, prefix), self.score_bias(places)
+        zero = jnp.zeros((), jnp.int32)
+        for i, layer in enumerate(self.layer):
+            x, new = layer.step(x, None, zero, mask, places, bias, added)
+            room = ((0, 0), (0, 0), (0, max(size - t, 0)), (0, 0))
+            fit = lambda h: jnp.pad(h, room) if t <= size else to_ring(h, size, t)  # noqa: E731, B023
+            cache[f"layer_{i}"] = jax.tree.map(fit, new)
+        return self._finish(x), cache
+
+    def _cached_places(self, t: int, size: int, index: Int[Array, ""]) -> Places:
+        """Negative where nothing stands yet."""
+        if not self.config.window:
+            return Places(index + jnp.arange(t), jnp.arange(size))
+        if t == 1:
+            keys = index - (index - jnp.arange(size)) % size
+        else:
+            keys = index - size + jnp.arange(size + t)
+        return Places(index + jnp.arange(t), keys)
+
     def _finish(self, x):
-        return self.final_norm(x) if self.config.norm_place == "pre" else x
+        return self.final_norm(x) if self._ends_in_norm else x

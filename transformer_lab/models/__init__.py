@@ -11,6 +11,7 @@ import jax
 from transformer_lab.errors import LabError, nearest
 
 MODELS = {
+    "decoder": "transformer_lab.models.decoder",
     "encoder_decoder": "transformer_lab.models.encoder_decoder",
 }
 

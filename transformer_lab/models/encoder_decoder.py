@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError
 from transformer_lab.layers.basic import Embedding
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.ops.dropout import dropout
-from transformer_lab.ops.positions import sinusoids
 
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "none")
 Cache = dict[str, Any]
 
 
@@ -25,8 +24,6 @@ class EncoderDecoderConfig(StackConfig):
 
     vocab_size: int | None = None  # None: the tokenizer's
     source_vocab_size: int | None = None  # None: one vocabulary for both languages
-    max_length: int = 256  # the longest sequence of either side, in tokens
-    positions: str = "sinusoidal"  # sinusoidal_halves: all sines before all cosines
     embedding_scale: bool = True  # embeddings times sqrt(width)
     tie_source_target: bool = True  # one embedding for both languages
     tie_head: bool = True  # the output head is the target embedding
@@ -39,9 +36,10 @@ class EncoderDecoderConfig(StackConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.positions not in POSITIONS:
-            hint = nearest(self.positions, POSITIONS)
-            raise LabError(f'model.positions = "{self.positions}" is unknown{hint}')
+        if self.norm_place == "deep":
+            raise LabError('model.norm_place = "deep" is for a stack alone: use "pre" or "post"')
+        if self.positions_every_layer:
+            raise LabError("model.positions_every_layer is for a stack alone: unset it")
         if self.tie_source_target and self.source_vocab_size not in (None, self.vocab_size):
             raise LabError(
                 "model.tie_source_target = True needs one vocabulary: unset model.source_vocab_size"
@@ -74,11 +72,7 @@ class EncoderDecoder(nn.Module):
             self.head = table(cfg.vocab_size)
         if cfg.head_bias:
             self.head_bias = self.param("head_bias", nn.initializers.zeros, (cfg.vocab_size,))
-        if cfg.positions == "learned":
-            positions = lambda: Embedding(  # noqa: E731
-                cfg.max_length, cfg.width, cfg.init_std, cfg.compute_dtype
-            )
-            self.source_positions, self.target_positions = positions(), positions()
+        self.source_positions, self.target_positions = PositionVectors(cfg), PositionVectors(cfg)
         self.encoder = Stack(cfg, cfg.layers)
         self.decoder = Stack(cfg.decoder, cfg.decoder.layers, causal=True, cross=True)
 
@@ -168,12 +162,8 @@ class EncoderDecoder(nn.Module):
         x = embedding(ids)
         if cfg.embedding_scale:
             x = x * jnp.asarray(cfg.width**0.5, x.dtype)
-        positions = start + jnp.arange(ids.shape[1])
-        if cfg.positions == "learned":
-            x = x + getattr(self, table)(positions)
-        elif cfg.positions != "none":
-            halves = cfg.positions == "sinusoidal_halves"
-            x = x + sinusoids(positions, cfg.width, halves=halves).astype(x.dtype)
+        vectors = getattr(self, table)(start + jnp.arange(ids.shape[1]))
+        x = x if vectors is None else x + vectors
         return dropout(x, cfg.dropout, key)
 
 

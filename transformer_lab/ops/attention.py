@@ -19,8 +19,26 @@ def causal_mask(
     query_length: int, key_length: int, offset: int | Int[Array, ""] = 0
 ) -> Bool[Array, "t s"]:
     """True where query t, standing at position offset + t, may attend to key s <= offset + t."""
-    positions = offset + jnp.arange(query_length)
-    return positions[:, None] >= jnp.arange(key_length)[None, :]
+    return visible(offset + jnp.arange(query_length), jnp.arange(key_length), causal=True)
+
+
+def visible(
+    query_positions: Int[Array, "t"],
+    key_positions: Int[Array, "s"],
+    *,
+    causal: bool,
+    window: int = 0,
+) -> Bool[Array, "t s"]:
+    """True where the query may attend: no later key if causal, none `window` or more away."""
+    distances = query_positions[:, None] - key_positions[None, :]
+    allowed = distances >= 0 if causal else jnp.ones(distances.shape, bool)
+    return allowed & (jnp.abs(distances) < window) if window else allowed
+
+
+def same_segment(segments: Int[Array, "b t"]) -> Bool[Array, "b 1 t t"]:
+    """True between tokens of one segment; segment 0 is padding, attended by nobody."""
+    equal = segments[:, :, None] == segments[:, None, :]
+    return (equal & (segments != 0)[:, None, :])[:, None]
 
 
 def attend(
@@ -70,9 +88,10 @@ def fused_attend(
     *,
     causal: bool = False,
     scale: float | None = None,
+    bias: Float[Array, "#b #n #t s"] | None = None,
     implementation: str = "xla",
 ) -> Float[Array, "b n t h"]:
-    """The same through `jax.nn.dot_product_attention`: no weights, no bias, no dropout."""
+    """The same through `jax.nn.dot_product_attention`: no weights and no dropout."""
     if implementation == "cudnn" and jax.default_backend() != "gpu":
         raise LabError(
             'model.attention_implementation = "cudnn" needs an NVIDIA GPU; "own" and "xla" run '
@@ -86,6 +105,7 @@ def fused_attend(
         swap(query),
         swap(key),
         swap(value),
+        bias=None if bias is None else bias.astype(query.dtype),
         mask=full,
         is_causal=causal,
         scale=scale,

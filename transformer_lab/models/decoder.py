@@ -1,0 +1,201 @@
+"""The decoder-only Transformer: GPT and its successors as settings of one stack."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_lab.errors import LabError
+from transformer_lab.layers.basic import Embedding, dense, norm
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.positions import PositionVectors
+from transformer_lab.layers.stack import Stack
+from transformer_lab.ops.attention import same_segment
+from transformer_lab.ops.dropout import dropout
+
+MASKS = ("causal", "prefix")
+Cache = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DecoderConfig(StackConfig):
+    """A stack with an embedding and a head; the defaults are those of GPT-2."""
+
+    activation: str = "gelu_tanh"
+    norm_place: str = "pre"
+    norm_epsilon: float = 1e-5
+    kernel_init: str = "normal"
+    depth_scaled_init: bool = True
+    positions: str = "learned"
+    max_length: int = 1024
+    vocab_size: int | None = None  # None: the tokenizer's
+    vocab_multiple: int = 1  # the tables' rows are filled up to a multiple, for sharding
+    mask: str = "causal"  # prefix: a prompt's tokens attend to each other both ways
+    embedding_width: int | None = None  # narrower tables, projected (OPT 350M); None: width
+    embedding_scale: bool = False  # embeddings times sqrt(width)
+    embedding_norm: bool = False  # BLOOM
+    tie_head: bool = True  # the output head is the embedding
+    head_bias: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.mask not in MASKS:
+            raise LabError(f'model.mask = "{self.mask}" is unknown: use {" or ".join(MASKS)}')
+        if self.vocab_multiple < 1:
+            raise LabError(f"model.vocab_multiple = {self.vocab_multiple} must be at least 1")
+        if self.mask == "prefix" and self.window:
+            raise LabError('model.mask = "prefix" and model.window do not go together')
+
+    @property
+    def table_rows(self) -> int:
+        """Rows of embedding and head."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+
+class Decoder(nn.Module):
+    """tokens -> logits of the next token. Dropout is on when a call is given a dropout key.
+
+    `segments` number the documents that share a row: tokens attend within theirs, and positions
+    count from its first token; 0 is padding, on either side. `prefix` marks the tokens that all
+    tokens of their segment may attend to, before them or after.
+    """
+
+    config: DecoderConfig
+
+    def setup(self):
+        cfg = self.config
+        narrow = cfg.embedding_width or cfg.width
+        table = lambda: Embedding(cfg.table_rows, narrow, cfg.init_std, cfg.compute_dtype)  # noqa: E731
+        self.embedding = table()
+        if not cfg.tie_head:
+            self.head = table()
+        if cfg.embedding_width is not None:
+            self.embedding_in = dense(cfg, cfg.width, False)
+            self.embedding_out = dense(cfg, narrow, False)
+        if cfg.embedding_norm:
+            self.embedding_norm = norm(cfg)
+        if cfg.head_bias:
+            self.head_bias = self.param("head_bias", nn.initializers.zeros, (cfg.table_rows,))
+        self.positions = PositionVectors(cfg)
+        self.decoder = Stack(cfg, cfg.layers, causal=True)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "b t"],
+        dropout_key: Key[Array, ""] | None = None,
+        segments: Int[Array, "b t"] | None = None,
+        prefix: Bool[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"]:
+        """All positions at once."""
+        return self.logits(self.states(tokens, dropout_key, segments, prefix))
+
+    def states(
+        self,
+        tokens: Int[Array, "b t"],
+        dropout_key: Key[Array, ""] | None = None,
+        segments: Int[Array, "b t"] | None = None,
+        prefix: Bool[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t d"]:
+        """The stack's output, before the head."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        x, added = self._embed(tokens, positions_within(segments, tokens.shape[1]), keys[0])
+        mask = None if segments is None else same_segment(segments)
+        return self.decoder(x, mask, dropout_key=keys[1], prefix=prefix, added=added)
+
+    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """Output scores in float32; rows that only fill the table up are cut off."""
+        cfg = self.config
+        head = self.embedding if cfg.tie_head else self.head
+        if cfg.embedding_width is not None:
+            states = self.embedding_out(states)
+        out = head.logits(states)
+        out = out + self.head_bias if cfg.head_bias else out
+        return out[..., : cfg.vocab_size]
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        """An empty cache with room for `length` positions (a window's own, if it is shorter).
+
+        `index` counts the positions written; `start` is each row's first real one.
+        """
+        self._check_length(length)
+        return {
+            "index": jnp.zeros((), jnp.int32),
+            "start": jnp.zeros((batch,), jnp.int32),
+            "layers": self.decoder.init_cache(batch, length),
+        }
+
+    def prefill(
+        self, tokens: Int[Array, "b t"], segments: Int[Array, "b t"] | None, length: int
+    ) -> tuple[Float[Array, "b t v"], Cache]:
+        """The prompts in one pass: logits after each token, and a cache with room for `length`.
+
+        Padding (segment 0) stands on the left, so that all rows go on at one place.
+        """
+        self._check_length(length)
+        t = tokens.shape[1]
+        x, added = self._embed(tokens, positions_within(segments, t), None)
+        real = jnp.ones(tokens.shape, bool) if segments is None else segments != 0
+        mask = None if segments is None else same_segment(segments)
+        prefix = real if self.config.mask == "prefix" else None
+        x, layers = self.decoder.prefill(x, mask, prefix, length, added)
+        start = t - real.sum(axis=1, dtype=jnp.int32)
+        cache = {"index": jnp.full((), t, jnp.int32), "start": start, "layers": layers}
+        return self.logits(x), cache
+
+    def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
+        """Logits after each of the next t tokens, and the cache that holds them."""
+        index, start = cache["index"], cache["start"]
+        positions = index + jnp.arange(tokens.shape[1]) - start[:, None]
+        x, added = self._embed(tokens, positions, None)
+        x, layers = self.decoder.step(x, cache["layers"], index, start=start, added=added)
+        return self.logits(x), {"index": index + tokens.shape[1], "start": start, "layers": layers}
+
+    def _embed(self, ids, positions, key):
+        """Token vectors, and position vectors for each layer if that is where they are added."""
+        cfg = self.config
+        self._check_length(ids.shape[1])
+        x = self.embedding(ids)
+        if cfg.embedding_scale:
+            x = x * jnp.asarray(cfg.width**0.5, x.dtype)
+        if cfg.embedding_width is not None:
+            x = self.embedding_in(x)
+        added = self.positions(positions)
+        if added is not None and not cfg.positions_every_layer:
+            x, added = x + added, None
+        if cfg.embedding_norm:
+            x = self.embedding_norm(x)
+        return dropout(x, cfg.dropout, key), added
+
+    def _check_length(self, length: int) -> None:
+        if length > self.config.max_length:
+            raise LabError(
+                f"a sequence of {length} tokens exceeds model.max_length = {self.config.max_length}"
+            )
+
+
+def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Array, "#b t"]:
+    """Each token's place in its segment, 0 the first; of padding any valid number."""
+    places = jnp.arange(length)[None]
+    if segments is None:
+        return places
+    before = jnp.pad(segments[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    firsts = jnp.where(segments != before, places, 0)
+    return places - jax.lax.cummax(firsts, axis=1)
+
+
+def build(config: DecoderConfig) -> Decoder:
+    """The module; `config.vocab_size` must be known by now."""
+    if config.vocab_size is None:
+        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    return Decoder(config)
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments of a smallest call, for `init` and for shapes."""
+    return (jnp.zeros((1, 2), jnp.int32),)
+
+
+CONFIG = DecoderConfig
