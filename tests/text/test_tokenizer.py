@@ -20,7 +20,7 @@ from transformer_lab.text import (
 from transformer_lab.text.tokenizer import clean
 
 TEXTS = ["hello world, this is a text", "the cat sat on the mat", "naïve café …"] * 4
-TRAINED = ("bpe", "unigram", "char", "word", "byte")
+TRAINED = ("bpe", "unigram", "char", "word", "byte", "byte_bpe", "plain_bpe")
 NASTY = {
     "empty": "",
     "nul": "a\0b",
@@ -45,7 +45,7 @@ def tokenizers():
 
 
 def test_names_are_the_kinds_that_a_config_accepts():
-    assert names() == sorted([*TRAINED, "marian"])
+    assert names() == sorted([*TRAINED, "hf", "marian"])
     assert [TokenizerConfig(kind=name).kind for name in names()] == names()
 
 

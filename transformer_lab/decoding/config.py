@@ -15,7 +15,7 @@ _LARGEST_ALPHA = 10.0  # beyond it float32 penalties of long texts overflow
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Greedy or beam search: a hypothesis scores log-probability / penalty(length).
+    """Greedy, sampling or beam search; a hypothesis scores log-probability / penalty(length).
 
     The length counts the generated tokens with the end token, but not the start token. A beam of 1
     is greedy decoding, whatever `alpha` and `early_stopping` are.
@@ -29,10 +29,14 @@ class DecodeConfig:
     # once the best live beam, scored at its present length, is below all beam_size finished ones
     # (Hugging Face's early_stopping=False); first: once beam_size are finished (its True).
     early_stopping: str = "exact"
-    max_new_tokens: int = 0  # end token included; 0: 2 * source + 10, within model.max_length
+    max_new_tokens: int = 0  # end token included; 0: as the task says
     batch_size: int = 64  # rows that are decoded at once
     banned_tokens: tuple[int, ...] = ()  # never generated, such as padding
     renormalize: bool = False  # the banned tokens' probability goes to the others
+    temperature: float = 0.0  # sampling from softmax(logits / temperature); 0: the likeliest token
+    top_k: int = 0  # only of the k likeliest tokens; 0: of all
+    top_p: float = 1.0  # only of the fewest tokens with that much probability; 0: of one
+    stop: tuple[str, ...] = ()  # a continuation ends before the first of these strings
     force_eos: bool = False  # a text that reaches the limit ends in the end token, at no cost
 
     def __post_init__(self):
@@ -55,10 +59,21 @@ class DecodeConfig:
             raise LabError(
                 f"decode.alpha = {self.alpha} is not in [{-_LARGEST_ALPHA:g}, {_LARGEST_ALPHA:g}]"
             )
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise LabError(
+                f"decode.temperature = {self.temperature} must be 0 (the likeliest token) or more"
+            )
+        if self.top_k < 0 or not 0 <= self.top_p <= 1:
+            raise LabError(
+                f"decode.top_k = {self.top_k} must be at least 0 (all), decode.top_p = "
+                f"{self.top_p} within [0, 1]"
+            )
+        if self.temperature and self.beam_size > 1:
+            raise LabError("decode.temperature samples, decode.beam_size > 1 searches: set one")
         if self.max_new_tokens < 0:
             raise LabError(
                 f"decode.max_new_tokens = {self.max_new_tokens} must be at least 1, "
-                "or 0 for 2 * source + 10"
+                "or 0 for what the task says"
             )
         if any(token < 0 for token in self.banned_tokens):
             raise LabError(f"decode.banned_tokens = {self.banned_tokens} has a negative id")

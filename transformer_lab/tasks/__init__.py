@@ -9,6 +9,7 @@ from types import ModuleType
 from transformer_lab.errors import LabError, nearest
 
 TASKS = {
+    "language_modeling": "transformer_lab.tasks.language_modeling",
     "translation": "transformer_lab.tasks.translation",
 }
 

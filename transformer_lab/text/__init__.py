@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from transformer_lab.errors import LabError
+from transformer_lab.text.byte_bpe import ByteBpeTokenizer, HfTokenizer
 from transformer_lab.text.marian import MarianTokenizer
+from transformer_lab.text.plain_bpe import PlainBpeTokenizer
 from transformer_lab.text.sentence_piece import SentencePieceTokenizer
 from transformer_lab.text.simple import ByteTokenizer, CharTokenizer, WordTokenizer
+from transformer_lab.text.stream import TextStream
 from transformer_lab.text.tokenizer import (
     HEADER,
     KINDS,
@@ -19,10 +22,14 @@ from transformer_lab.text.tokenizer import (
 )
 
 __all__ = [
+    "ByteBpeTokenizer",
     "ByteTokenizer",
     "CharTokenizer",
+    "HfTokenizer",
     "MarianTokenizer",
+    "PlainBpeTokenizer",
     "SentencePieceTokenizer",
+    "TextStream",
     "Tokenizer",
     "TokenizerConfig",
     "WordTokenizer",
@@ -53,7 +60,7 @@ def train(config: TokenizerConfig, texts: Iterable[str], seed: int = 0) -> Token
 
 
 def load(files: Mapping[str, bytes]) -> Tokenizer:
-    """Rebuild a tokenizer from `Tokenizer.to_files`, or from the files of a Marian directory."""
+    """Rebuild a tokenizer from `Tokenizer.to_files`, or from a Hugging Face directory's files."""
     header = read_json(files, HEADER) if HEADER in files else None
     if isinstance(header, dict) and isinstance(header.get("config"), dict):
         config = TokenizerConfig.from_dict(header["config"])
@@ -61,6 +68,8 @@ def load(files: Mapping[str, bytes]) -> Tokenizer:
     for kind, cls in KINDS.items():
         if cls.foreign_files and set(cls.foreign_files) <= set(files):
             return cls.from_files(TokenizerConfig(kind=kind), files)
+    if isinstance(header, dict) and "model" in header:  # a tokenizer.json that is not ours
+        return HfTokenizer.from_files(TokenizerConfig(kind="hf"), files)
     raise LabError(f"no tokenizer that can be read among the files {sorted(files)}")
 
 

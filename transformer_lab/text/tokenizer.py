@@ -29,10 +29,12 @@ def register(*kinds: str) -> Callable[[type["Tokenizer"]], type["Tokenizer"]]:
 class TokenizerConfig:
     """Which tokenizer to train and how; refused with a `LabError` where it cannot be."""
 
-    kind: str = "bpe"  # bpe | unigram (SentencePiece) | char | word | byte; marian is only loaded
-    vocab_size: int = 4000  # ignored by byte; an upper bound for char and word
+    # bpe | unigram (SentencePiece) | byte_bpe (GPT-2's) | plain_bpe (written out) | char | word |
+    # byte; marian and hf are only loaded
+    kind: str = "bpe"
+    vocab_size: int = 4000  # ignored by byte; else an upper bound
     byte_fallback: bool = True  # bpe, unigram: an unseen character becomes bytes and returns
-    lossless: bool = False  # decode(encode(t)) == t for every text, white space and all
+    lossless: bool = False  # decode(encode(t)) == t for every text; byte and byte_bpe always are
     character_coverage: float = 0.9995  # bpe, unigram: share of characters that get a piece
 
     def __post_init__(self):

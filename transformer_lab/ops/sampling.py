@@ -1,0 +1,44 @@
+"""Choosing the next token from logits."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+
+def restrict(
+    logits: Float[Array, "b v"], top_k: Int[Array, ""], top_p: Float[Array, ""]
+) -> Float[Array, "b v"]:
+    """Minus infinity outside the k likeliest tokens (Fan 2018) and outside the nucleus: the fewest
+    likeliest ones whose probabilities reach p (Holtzman 2020, section 3.1), at least one.
+
+    top_k = 0, or above V, keeps all of them; so does top_p = 1. The nucleus is that of the
+    renormalised k. Tokens that tie with the last one kept are kept too.
+    """
+    v = logits.shape[-1]
+    k = jnp.where((top_k <= 0) | (top_k > v), v, top_k)
+    falling = -jnp.sort(-logits, axis=-1)
+    falling = jnp.where(jnp.arange(v) < k, falling, -jnp.inf)
+    probabilities = jax.nn.softmax(falling, axis=-1)
+    before = jnp.cumsum(probabilities, axis=-1) - probabilities
+    kept = (before < top_p) & (falling > -jnp.inf)
+    count = jnp.where(top_p >= 1.0, k, jnp.maximum(kept.sum(axis=-1), 1))
+    last = jnp.take_along_axis(falling, jnp.broadcast_to(count - 1, (len(logits),))[:, None], -1)
+    return jnp.where(logits >= last, logits, -jnp.inf)
+
+
+def sample(
+    logits: Float[Array, "b v"],
+    keys: Key[Array, "b"],
+    temperature: Float[Array, ""],
+    top_k: Int[Array, ""],
+    top_p: Float[Array, ""],
+    *,
+    restricted: bool = True,
+) -> Int[Array, "b"]:
+    """One token a row, each with its own key, from softmax(logits / temperature), restricted.
+
+    The temperature is above 0; greedy choice is `argmax`, to which it tends.
+    """
+    logits = logits.astype(jnp.float32) / temperature
+    logits = restrict(logits, top_k, top_p) if restricted else logits
+    return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

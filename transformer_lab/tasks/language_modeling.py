@@ -1,0 +1,265 @@
+"""Language models on documents: the next token, in a stream or packed rows, or after a prefix."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer_lab import models, text
+from transformer_lab.data import documents, packing
+from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.ragged import Ragged
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.decoding.generate import Generated, Generator
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, token_metrics
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+
+LAYOUTS = ("stream", "packed")
+
+
+@dataclass(frozen=True)
+class LanguageModelingConfig:
+    """The objective's own settings. A model with mask = "prefix" is trained on prefixes."""
+
+    layout: str = "stream"  # stream: windows of all text; packed: no attention across documents
+    prompt_start: bool = True  # a prompt follows the token that starts a document
+    eval_length: int = 0  # tokens that evaluation sees at most; 0: as batch.length
+    eval_stride: int = 0  # tokens between windows; 0: half of the length
+    samples: int = 4  # continuations of held-out documents shown at the end
+    sample_prompt: int = 16  # tokens of the document that they continue
+
+    def __post_init__(self):
+        if self.layout not in LAYOUTS:
+            valid = " or ".join(LAYOUTS)
+            raise LabError(f'task.layout = "{self.layout}" is unknown: use {valid}')
+        for name in ("eval_length", "eval_stride", "samples"):
+            if getattr(self, name) < 0:
+                raise LabError(f"task.{name} = {getattr(self, name)} must not be negative")
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """How batches are made: every one has the same shape."""
+
+    rows: int = 16  # over all devices and micro-batches
+    length: int = 128  # tokens of a row
+
+    def __post_init__(self):
+        for name in ("rows", "length"):
+            if getattr(self, name) < 1:
+                raise LabError(f"batch.{name} = {getattr(self, name)} must be at least 1")
+
+
+SECTIONS = {
+    "task": LanguageModelingConfig,
+    "data": documents.DocumentsConfig,
+    "batch": RowsConfig,
+    "tokenizer": text.TokenizerConfig,
+    "decode": DecodeConfig,
+}
+
+
+class LanguageModeling:
+    """The task: what a batch holds, its loss, its scores.
+
+    A batch holds `tokens`, `targets` (int32 [rows, length], the next token) and `mask` (True where
+    a target counts); packed rows have `segments`, prefix models `prefix`, evaluation `bytes`.
+    """
+
+    def __init__(
+        self,
+        model_kind: str,
+        model_config: Any,
+        sections: dict[str, Any],
+        assets: dict[str, bytes] | None = None,
+        seed: int = 0,
+        rows_multiple: int = 1,
+    ):
+        self.config: LanguageModelingConfig = sections["task"]
+        self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
+        rows, length = sections["batch"].rows, sections["batch"].length
+        if rows % rows_multiple:
+            raise LabError(
+                f"batch.rows = {rows} is not divided by mesh.data x mesh.fsdp x micro_batches = "
+                f"{rows_multiple}: set it to a multiple of that"
+            )
+        self.eval_length = self.config.eval_length or length
+        if max(length, self.eval_length) > model_config.max_length:
+            raise LabError(
+                f"batch.length = {length} and task.eval_length = {self.eval_length} must be within "
+                f"model.max_length = {model_config.max_length}"
+            )
+        if assets is None:
+            self.tokenizer = text.train(sections["tokenizer"], self.documents.train, seed)
+        else:
+            self.tokenizer = text.load(assets)
+        size, pieces = model_config.vocab_size, self.tokenizer.vocab_size
+        if size is not None and size < pieces:
+            raise LabError(
+                f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
+            )
+        self.model_config = replace(model_config, vocab_size=size or pieces)
+        self.family = models.family(model_kind)
+        self.model = self.family.build(self.model_config)
+        self._generators: dict[bool, Generator] = {}
+
+    # What the trainer compiles.
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        return self.model.init(key, *self.family.example_inputs())["params"]
+
+    def loss(
+        self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
+    ) -> dict[str, Pair]:
+        return {"loss": self._metrics(params, batch, dropout_key)["loss"]}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        """Also bits per byte of text, in which tokenizers compare."""
+        found = self._metrics(params, batch, None)
+        nats, _ = found["nll"]
+        return {**found, "bits_per_byte": (nats / math.log(2), batch["bytes"].sum())}
+
+    def _metrics(self, params, batch, dropout_key):
+        logits = self.model.apply(
+            {"params": params},
+            batch["tokens"],
+            dropout_key,
+            batch.get("segments"),
+            batch.get("prefix"),
+        )
+        return token_metrics(logits, batch["targets"], batch["mask"])
+
+    # Data.
+
+    @property
+    def start_id(self) -> int:
+        """What stands before a document: in a stream, the end of the one before."""
+        tokenizer = self.tokenizer
+        return tokenizer.eos_id if self.config.layout == "stream" else tokenizer.bos_id
+
+    @cached_property
+    def documents(self) -> documents.Documents:
+        return documents.load_documents(self.sections["data"])
+
+    def encode_split(self, split: str) -> tuple[Ragged, np.ndarray]:
+        """Token ids of each document, and its bytes of UTF-8."""
+        texts = getattr(self.documents, split)
+        sizes = np.asarray([len(t.encode()) for t in texts], np.int64)
+        return Ragged.from_lists(self.tokenizer.encode_batch(texts)), sizes
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return documents.fingerprint(self.documents)
+
+    @cached_property
+    def _train(self) -> tuple[packing.StreamPlan | packing.PackedPlan, Callable[..., HostBatch]]:
+        """The order of the training rows, and what makes a batch of them."""
+        ids, _ = self.encode_split("train")
+        rows, length = self.sections["batch"].rows, self.sections["batch"].length
+        prefix = self.model_config.mask == "prefix"
+        if self.config.layout == "packed":
+            packed = packing.pack(ids, length, self.start_id, self.tokenizer.eos_id)
+            plan = packing.PackedPlan(packed, rows, self.seed, prefix)
+            return plan, partial(packing.load_packed, packed=packed)
+        stream = packing.as_stream(ids, self.tokenizer.eos_id, self.seed)
+        plan = packing.StreamPlan(len(stream), length, rows, self.seed, prefix)
+        return plan, partial(packing.load_stream, stream=stream)
+
+    def steps_per_epoch(self) -> int:
+        return self._train[0].batches_per_epoch
+
+    def train_batches(self) -> Batches:
+        return Batches(*self._train)
+
+    def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        return self.windows(*self.encode_split(split))
+
+    def windows(self, ids: Ragged | Sequence[Sequence[int]], sizes: Any) -> Iterator[HostBatch]:
+        """Each target of each document once, with half a window of context or more."""
+        length = self.eval_length
+        stride = min(self.config.eval_stride or -(-length // 2), length)
+        rows = self.sections["batch"].rows
+        ends = self.start_id, self.tokenizer.eos_id
+        return packing.eval_windows(ids, length, stride, rows, *ends, sizes)
+
+    # Generation.
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """A prompt as the model reads it; an empty one is the start of a document."""
+        ids = self.tokenizer.encode(prompt)
+        return [self.start_id, *ids] if self.config.prompt_start or not ids else ids
+
+    def generator(self, place: Place | None = None, fresh: bool = False) -> Generator:
+        """Continues prompts; it keeps what is compiled."""
+        if fresh or place not in self._generators:
+            decode, tok = self.sections["decode"], self.tokenizer
+            rows = -(-decode.batch_size // self.rows_multiple) * self.rows_multiple
+            self._generators[place] = Generator(
+                self.model,
+                replace(decode, batch_size=rows),
+                eos_id=tok.eos_id,
+                rows_multiple=self.rows_multiple,
+                place=place,
+            )
+        return self._generators[place]
+
+    def stops(self, ids: list[int]) -> bool:
+        """Whether a stop string stands in the text."""
+        stop = self.sections["decode"].stop
+        return bool(stop) and any(s in self.tokenizer.decode(ids) for s in stop)
+
+    def text_of(self, found: Generated) -> str:
+        """What was generated, up to the first stop string."""
+        whole = self.tokenizer.decode(found.ids)
+        ends = [whole.find(s) for s in self.sections["decode"].stop if s in whole]
+        return whole[: min(ends)] if ends else whole
+
+    # Scores.
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """Samples of the finished model; its numbers are sums."""
+        texts = getattr(self.documents, split)[: self.config.samples] if final else []
+        if not texts:
+            return Scores({}, [], {})
+        cut = [self.tokenizer.encode(t)[: self.config.sample_prompt + 40] for t in texts]
+        prompts = [ids[: self.config.sample_prompt] for ids in cut]
+        starts = [[self.start_id, *ids] for ids in prompts]
+        found = self.generator(place)(params, starts, stops=self.stops)
+        decode = self.tokenizer.decode
+        rows = [
+            (decode(ids), self.text_of(outs[0]), decode(whole[len(ids) :]))
+            for ids, outs, whole in zip(prompts, found, cut, strict=True)
+        ]
+        return Scores({}, rows, {})
+
+    # What the run reports and keeps.
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        return {"tokens": int(batch["mask"].sum())}
+
+    def assets(self) -> dict[str, bytes]:
+        return self.tokenizer.to_files()
+
+    def report(self) -> list[str]:
+        plan, docs = self._train[0], self.documents
+        counts = ", ".join(f"{name} {count:,}" for name, count in docs.report.items())
+        stats = text.statistics(self.tokenizer, (docs.validation or docs.train)[:50])
+        return [
+            f"documents: {counts}; licence: {docs.licence}",
+            f"vocabulary: {self.tokenizer.vocab_size:,} pieces, {stats['tokens_per_word']:.2f} "
+            f"tokens a word, {100 * stats['unknown_rate']:.2f} % unknown",
+            f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
+            f"one shape: {self.sections['batch'].rows} rows of {self.sections['batch'].length}",
+        ]
+
+
+build = LanguageModeling

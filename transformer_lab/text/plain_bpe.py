@@ -1,0 +1,169 @@
+"""Byte-pair encoding of words as first published, in plain Python.
+
+Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", algorithm 1.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice, pairwise
+
+from transformer_lab.errors import LabError
+from transformer_lab.text.tokenizer import (
+    SPECIAL_PIECES,
+    Tokenizer,
+    TokenizerConfig,
+    clean,
+    read_json,
+    register,
+    to_json,
+)
+
+MODEL = "plain_bpe.json"
+SPECIALS = len(SPECIAL_PIECES)
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+END = " "  # the end of a word, inside: no word holds white space, but it may well hold "</w>"
+
+Pair = tuple[str, str]
+
+
+def show(symbol: str) -> str:
+    """A symbol as it is printed, the end of a word as the paper's "</w>"."""
+    return symbol.replace(END, "</w>")
+
+
+def split(word: str) -> list[str]:
+    """The symbols of a word before any merge: its characters and the end of the word."""
+    return [*word, END]
+
+
+def merge(symbols: Sequence[str], pair: Pair) -> list[str]:
+    """The symbols with each occurrence of the pair, from the left, made one symbol."""
+    merged, i = [], 0
+    while i < len(symbols):
+        size = 2 if tuple(symbols[i : i + 2]) == pair else 1
+        merged.append("".join(symbols[i : i + size]))
+        i += size
+    return merged
+
+
+def learn(words: Mapping[str, int]) -> Iterator[tuple[Pair, int]]:
+    """The merges of a corpus, given as word counts, each with its pair's count; until none is left.
+
+    Each is the most frequent adjacent pair, and of those equally frequent the lexicographically
+    smallest, the end of a word before every character. In "aaa" the pair ("a", "a") counts twice.
+    """
+    splits = [split(word) for word in words]
+    weights = list(words.values())
+    counts: Counter[Pair] = Counter()
+    places: dict[Pair, set[int]] = defaultdict(set)  # words that hold the pair, or once did
+    for i, symbols in enumerate(splits):
+        for pair in pairwise(symbols):
+            counts[pair] += weights[i]
+            places[pair].add(i)
+    heap = [(-count, pair) for pair, count in counts.items()]
+    heapq.heapify(heap)
+    while heap:
+        count, pair = heapq.heappop(heap)
+        if -count != counts[pair]:  # has changed since; the right entry is in the heap too
+            continue
+        yield pair, -count
+        changes: Counter[Pair] = Counter()
+        for i in places.pop(pair):
+            old, splits[i] = splits[i], merge(splits[i], pair)
+            for gone in pairwise(old):
+                changes[gone] -= weights[i]
+            for made in pairwise(splits[i]):
+                changes[made] += weights[i]
+                places[made].add(i)
+        for changed, change in changes.items():
+            counts[changed] += change
+            if change and counts[changed]:
+                heapq.heappush(heap, (-counts[changed], changed))
+
+
+def encode_word(word: str, ranks: Mapping[Pair, int]) -> list[str]:
+    """The symbols of a word: the pair that was learnt first is merged first, until none is left."""
+    symbols = split(word)
+    while len(symbols) > 1:
+        pair = min(pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
+        if pair not in ranks:
+            break
+        symbols = merge(symbols, pair)
+    return symbols
+
+
+@register("plain_bpe")
+class PlainBpeTokenizer(Tokenizer):
+    """BPE of the words between white space, all of which returns as single spaces.
+
+    Its vocabulary: special tokens, characters, and one symbol a merge (fewer, where two merges
+    spell the same symbol). An unknown character comes back as U+FFFD.
+    """
+
+    file_names = (MODEL,)
+
+    def __init__(self, config: TokenizerConfig, symbols: Sequence[str], merges: Sequence[Pair]):
+        super().__init__(config, SPECIALS + len(symbols))
+        self._symbols, self._merges = list(symbols), list(merges)
+        self._ids = {symbol: SPECIALS + i for i, symbol in enumerate(symbols)}
+        self._ranks = {pair: rank for rank, pair in enumerate(merges)}
+        self._word = lru_cache(maxsize=100_000)(self._encode_word)
+
+    @classmethod
+    def check(cls, config: TokenizerConfig) -> None:
+        if config.lossless:
+            raise LabError("a plain_bpe tokenizer cannot be lossless: use kind byte_bpe")
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+        words: Counter[str] = Counter()
+        for text in texts:
+            words.update(clean(text).split())
+        if not words:
+            raise LabError("the training corpus of the tokenizer is empty")
+        characters = sorted({END}.union(*words))
+        count = config.vocab_size - SPECIALS - len(characters)
+        if count < 0:
+            raise LabError(
+                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens and"
+                f" the characters of these texts: the smallest possible is"
+                f" {SPECIALS + len(characters)}"
+            )
+        merges = [pair for pair, _ in islice(learn(words), count)]
+        symbols = dict.fromkeys([*characters, *map("".join, merges)])
+        return cls(config, list(symbols), merges)
+
+    @classmethod
+    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
+        model = read_json(files, MODEL)
+        try:
+            symbols = [str(symbol) for symbol in model["symbols"]]
+            merges = [(str(left), str(right)) for left, right in model["merges"]]
+        except (KeyError, TypeError, ValueError):
+            raise LabError(f"{MODEL} must hold a list of symbols and one of merges") from None
+        known = set(symbols)
+        if len(known) != len(symbols):
+            raise LabError(f"{MODEL} holds a symbol twice")
+        if wrong := [p for p in merges if not {*p, "".join(p)} <= known]:
+            raise LabError(f"{MODEL} merges {wrong[0]}, which is not among its symbols")
+        return cls(config, symbols, merges)
+
+    def _encode(self, text: str) -> list[int]:
+        return [token for word in text.split() for token in self._word(word)]
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        return tuple(self._ids.get(s, self.unk_id) for s in encode_word(word, self._ranks))
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        symbols = (REPLACEMENT if i < SPECIALS else self._symbols[i - SPECIALS] for i in ids)
+        return "".join(symbols).removesuffix(END)
+
+    def _piece(self, token: int) -> str:
+        if token < SPECIALS:
+            return SPECIAL_PIECES[token]
+        return show(self._symbols[token - SPECIALS])
+
+    def _model_files(self) -> dict[str, bytes]:
+        return {MODEL: to_json({"symbols": self._symbols, "merges": self._merges})}
