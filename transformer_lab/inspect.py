@@ -1,8 +1,13 @@
-"""Tables about models: `python -m transformer_lab.inspect --table=encoder_decoders`.
+"""Tables about models, by shapes alone: `python -m transformer_lab.inspect --table=decoders`.
 
-Each published size with the parameters that this code gives it, by shapes alone, beside the
-paper's figure.
+Tables: encoder_decoders and decoders (published sizes beside the papers' figures, what training
+costs a token and what a decoding cache holds of one) and positions (what each kind of positions
+can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4 [--tokens=300e9]` adds the
+days that training takes. `--config=FILE` shows one config's model instead.
 """
+
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from absl import flags
 from rich.console import Console
@@ -10,30 +15,122 @@ from rich.table import Table
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.models import parameter_shapes, presets
-from transformer_lab.tasks.base import count_parameters
+from transformer_lab.layers import position_table
+from transformer_lab.layers.config import CHOICES
+from transformer_lab.models import costs, presets
+from transformer_lab.training.config import resolve
 
-flags.DEFINE_string("table", "encoder_decoders", f"One of: {', '.join(presets.TABLES)}.")
+TABLES = (*presets.TABLES, "positions")
+LINEAR = 1e-4  # an effect of a shift that is left over below this is rounding
+Row = dict[str, str]
+
+flags.DEFINE_string("table", "encoder_decoders", f"One of: {', '.join(TABLES)}.")
+flags.DEFINE_integer("devices", None, "How many devices train; adds the days that it takes.")
+flags.DEFINE_float("peak_tflops", None, "Of one device, in 10^12 FLOP/s.")
+flags.DEFINE_float("utilisation", 0.4, "Share of the peak that the model's own FLOPs make.")
+flags.DEFINE_float("tokens", None, "To train on; without it what the paper trained on.")
 
 
 def main(_: list[str]) -> None:
     name = flags.FLAGS.table
-    if name not in presets.TABLES:
-        raise LabError(f'--table="{name}" is unknown{nearest(name, presets.TABLES)}')
-    table = Table("preset", "parameters", "published", "difference", "source", "note")
-    for preset_name, preset in presets.TABLES[name].items():
-        count = count_parameters(parameter_shapes(preset.kind, preset.config))
-        stated = preset.published
-        table.add_row(
-            preset_name,
-            f"{count:,}",
-            "-" if stated is None else f"{stated / 1e6:,.0f} M",
-            "-" if stated is None else f"{100 * (count / stated - 1):+.1f} %",
-            preset.source,
-            preset.note,
-        )
-    Console(width=None if Console().is_terminal else 160).print(table)
+    if name not in TABLES:
+        raise LabError(f'--table="{name}" is unknown{nearest(name, TABLES)}')
+    if flags.FLAGS.config is not None:
+        resolved = resolve(cli.get_config())
+        if resolved.model.vocab_size is None:
+            raise LabError("model.vocab_size is the tokenizer's: add --config.model.vocab_size=N")
+        rows = list(model_rows(resolved.model_kind, resolved.model))
+    elif name == "positions":
+        rows = [position_row(kind) for kind in CHOICES["positions"]]
+    else:
+        rows = [preset_row(*item) | days(item[1]) for item in presets.TABLES[name].items()]
+    show(rows)
+
+
+def preset_row(name: str, preset: presets.Preset) -> Row:
+    """A published size; "-" where there is no figure."""
+    count = sum(costs.parameter_groups(preset.kind, preset.config).values())
+    stated = preset.published
+    return {
+        "preset": name,
+        "parameters": f"{count:,}",
+        "published": _number(stated and stated / 1e6, ",.0f", " M"),
+        "difference": _number(stated and 100 * (count / stated - 1), "+.1f", " %"),
+        **_costs(preset.kind, preset.config),
+        "learning rate": _number(preset.learning_rate, "g"),
+        "batch, tokens": _number(preset.batch_tokens, ",.0f"),
+        "source": preset.source,
+        "note": preset.note,
+    }
+
+
+def days(preset: presets.Preset) -> Row:
+    """What --devices asks for."""
+    given = flags.FLAGS
+    if given.devices is None:
+        return {}
+    if given.peak_tflops is None:
+        raise LabError("--devices needs --peak_tflops=N, of one device (an A100 in bfloat16: 312)")
+    tokens = preset.trained_tokens if given.tokens is None else given.tokens
+    pair = (None, None)
+    if tokens is not None and preset.kind == "decoder":
+        flops, peak = costs.training_flops(preset.config), given.peak_tflops * 1e12
+        pair = costs.device_days(flops, tokens, given.devices, peak, given.utilisation)
+    return {"device-days": _number(pair[0], ",.1f"), "days": _number(pair[1], ",.2f")}
+
+
+def model_rows(kind: str, config: Any) -> Iterator[Row]:
+    """Parameters by top-level group and what they cost."""
+    groups = costs.parameter_groups(kind, config)
+    groups["all parameters"] = sum(groups.values())
+    groups["bytes of parameters and Adam"] = costs.state_bytes(groups["all parameters"])
+    for name, value in groups.items():
+        yield {"of the model": name, "": f"{value:,}"}
+    for name, value in _costs(kind, config).items():
+        yield {"of the model": name, "": value}
+
+
+def position_row(kind: str) -> Row:
+    """What `layers.position_table` measured."""
+    found = position_table.measure(kind)
+    says = {True: "yes", False: "no"}
+    error = found.shift_error
+    shift = "-" if error is None else f"{says[error < LINEAR]} ({error:.0e})"
+    return {
+        "positions": kind,
+        "acts on": found.acts,
+        "parameters": f"{found.parameters:,}",
+        f"unique to {position_table.LENGTH:,}": says[found.unique],
+        "a shift is one fixed map": shift,
+        "any length": says[found.any_length],
+        "odd width": says[found.odd_width],
+        "least unique width": _number(found.least_width, "d"),
+    }
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Prints the columns that say something."""
+    rows = list(rows)
+    table = Table()
+    names = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
+    for name in names:
+        table.add_column(name, no_wrap=name not in ("source", "note"))
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    Console(width=None if Console().is_terminal else 220).print(table)
+
+
+def _costs(kind: str, config: Any) -> Row:
+    decoder = kind == "decoder"
+    return {
+        "FLOPs a token": _number(costs.training_flops(config) if decoder else None, ".3g"),
+        "cache bytes a token": _number(costs.cache_bytes(config) if decoder else None, ",d"),
+    }
+
+
+def _number(value: int | float | None, form: str, unit: str = "") -> str:
+    return "-" if value is None else f"{value:{form}}{unit}"
 
 
 if __name__ == "__main__":
-    cli.main(main)
+    cli.main(main, cli.config_file)

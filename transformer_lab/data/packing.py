@@ -218,7 +218,7 @@ def eval_windows(
     length: int,
     stride: int,
     rows: int,
-    bos: int,
+    bos: int | None,
     eos: int,
     document_bytes: Sequence[int] | Int[np.ndarray, "documents"] | None = None,
 ) -> Iterator[Batch]:
@@ -227,13 +227,14 @@ def eval_windows(
     A window starts `stride` after the one before it and scores what that one did not reach, with
     at least `length - stride` tokens of context; none crosses a document. `bytes` (float32 [rows])
     holds the document's `document_bytes` in its first window's row, else 0, so that sums are the
-    corpus's. Filler rows of the last batch are all masked.
+    corpus's. Filler rows of the last batch are all masked. With bos = None the documents are taken
+    as they are: N tokens have N - 1 targets.
     """
     if not 1 <= stride <= length:
         raise LabError(f"stride must be from 1 to the length {length}, got {stride}")
     if not isinstance(documents, Ragged):
         documents = Ragged.from_lists(documents)
-    closed = _closed(documents, bos, eos)
+    closed = documents if bos is None else _closed(documents, bos, eos)
     document, begin = _pieces(closed.lengths() - 1, length, stride)
     starts, ends = closed.offsets[document] + begin, closed.offsets[document + 1] - 1
     sizes = np.zeros(len(documents)) if document_bytes is None else np.asarray(document_bytes)

@@ -231,7 +231,8 @@ class Generator:
             mine = [n for n, other in enumerate(limits) if other == limit]
             for first in range(0, len(mine), self.config.batch_size):
                 some = mine[first : first + self.config.batch_size]
-                for n, result in zip(some, self._search_batch(params, prompts, some, limit)):
+                results = self._search_batch(params, prompts, some, limit)
+                for n, result in zip(some, results, strict=True):
                     found[n] = result
         return found
 

@@ -132,9 +132,9 @@ class Decoder(nn.Module):
     ) -> tuple[Float[Array, "b t v"], Cache]:
         """The prompts in one pass: logits after each token, and a cache with room for `length`.
 
-        Padding (segment 0) stands on the left, so that all rows go on at one place.
+        Padding (segment 0) stands on the left, so that all rows go on at one place; it may make
+        `length` more than max_length, for which a row's real tokens count: the caller's to see to.
         """
-        self._check_length(length)
         t = tokens.shape[1]
         x, added = self._embed(tokens, positions_within(segments, t), None)
         real = jnp.ones(tokens.shape, bool) if segments is None else segments != 0

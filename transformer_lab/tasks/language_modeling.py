@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
@@ -17,7 +18,7 @@ from transformer_lab.data.ragged import Ragged
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.errors import LabError
-from transformer_lab.ops.losses import Pair, token_metrics
+from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
 
 LAYOUTS = ("stream", "packed")
@@ -90,6 +91,8 @@ class LanguageModeling:
                 f"{rows_multiple}: set it to a multiple of that"
             )
         self.eval_length = self.config.eval_length or length
+        half = -(-self.eval_length // 2)
+        self.eval_stride = min(self.config.eval_stride or half, self.eval_length)
         if max(length, self.eval_length) > model_config.max_length:
             raise LabError(
                 f"batch.length = {length} and task.eval_length = {self.eval_length} must be within "
@@ -107,7 +110,7 @@ class LanguageModeling:
         self.model_config = replace(model_config, vocab_size=size or pieces)
         self.family = models.family(model_kind)
         self.model = self.family.build(self.model_config)
-        self._generators: dict[bool, Generator] = {}
+        self._generators: dict[Place | None, Generator] = {}
 
     # What the trainer compiles.
 
@@ -181,15 +184,13 @@ class LanguageModeling:
         return Batches(*self._train)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        return self.windows(*self.encode_split(split))
+        """Each target of each document once, with a stride less of context than the length."""
+        return self._windows(*self.encode_split(split), self.start_id)
 
-    def windows(self, ids: Ragged | Sequence[Sequence[int]], sizes: Any) -> Iterator[HostBatch]:
-        """Each target of each document once, with half a window of context or more."""
-        length = self.eval_length
-        stride = min(self.config.eval_stride or -(-length // 2), length)
-        rows = self.sections["batch"].rows
-        ends = self.start_id, self.tokenizer.eos_id
-        return packing.eval_windows(ids, length, stride, rows, *ends, sizes)
+    def _windows(self, ids, sizes, start: int | None) -> Iterator[HostBatch]:
+        rows, eos = self.sections["batch"].rows, self.tokenizer.eos_id
+        shape = self.eval_length, self.eval_stride, rows
+        return packing.eval_windows(ids, *shape, start, eos, sizes)
 
     # Generation.
 
@@ -198,9 +199,9 @@ class LanguageModeling:
         ids = self.tokenizer.encode(prompt)
         return [self.start_id, *ids] if self.config.prompt_start or not ids else ids
 
-    def generator(self, place: Place | None = None, fresh: bool = False) -> Generator:
+    def generator(self, place: Place | None = None) -> Generator:
         """Continues prompts; it keeps what is compiled."""
-        if fresh or place not in self._generators:
+        if place not in self._generators:
             decode, tok = self.sections["decode"], self.tokenizer
             rows = -(-decode.batch_size // self.rows_multiple) * self.rows_multiple
             self._generators[place] = Generator(
@@ -224,6 +225,33 @@ class LanguageModeling:
         return whole[: min(ends)] if ends else whole
 
     # Scores.
+
+    def score_texts(
+        self, params: Params, texts: Sequence[str], place: Place
+    ) -> list[tuple[float, int]]:
+        """Nats and tokens of each text, its end not counted; without a start token (see
+        `task.prompt_start`) the first token is not either."""
+        ids = [self.prompt_ids(t) for t in texts]
+        windows = list(self._windows(ids, None, None))
+        nats = [np.asarray(self._nats(params, place(w))) for w in windows]
+        per_row = np.concatenate(nats) if nats else np.zeros(0)
+        tokens = [max(len(i) - 1, 0) for i in ids]
+        counts = [1 + -(-max(0, n - self.eval_length) // self.eval_stride) for n in tokens]
+        ends = np.cumsum(counts)
+        sums = [float(per_row[e - c : e].sum()) for c, e in zip(counts, ends, strict=True)]
+        return list(zip(sums, tokens, strict=True))
+
+    @cached_property
+    def _nats(self) -> Callable[[Params, Batch], Array]:
+        """Nats of the targets that count, a row; compiled once."""
+
+        @jax.jit
+        def nats(params, batch):
+            logits = self.model.apply({"params": params}, batch["tokens"])
+            found = cross_entropy(logits, batch["targets"])
+            return jnp.where(batch["mask"], found, 0.0).sum(axis=1)
+
+        return nats
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Samples of the finished model; its numbers are sums."""

@@ -31,7 +31,7 @@ class MeshConfig:
 class OptimizerConfig:
     """The optimizer and its learning-rate schedule; both count optimizer steps from 1."""
 
-    name: str = "adam"  # adam | sgd | adafactor | lion
+    name: str = "adam"  # adam | sgd | adafactor | lion | muon
     learning_rate: float = 1e-3  # the peak
     schedule: str = "inverse_sqrt"  # inverse_sqrt | cosine | linear | constant
     warmup_steps: int = 400  # linear from 0

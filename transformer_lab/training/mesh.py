@@ -23,13 +23,14 @@ Rules = Sequence[tuple[str, P]]
 
 # Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
 RULES: Rules = (
-    (r"(query|key|value|gate|up)/kernel$", P("fsdp", "tensor")),
+    (r"embedding_(in|out)/kernel$", P()),
+    (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),
     (r"positions/embedding$", P()),
     # Split on both dimensions, a look-up would make XLA copy the whole table to every device.
     (r"embedding$", P(None, ("fsdp", "tensor"))),
-    (r"(bias|scale)$", P()),
+    (r"(bias|scale|ns_coeffs)$", P()),  # the last are Muon's constants
 )
 
 

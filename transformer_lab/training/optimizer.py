@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.mesh import path_of
 
 SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
-OPTIMIZERS = ("adam", "sgd", "adafactor", "lion")
+OPTIMIZERS = ("adam", "sgd", "adafactor", "lion", "muon")
 Schedule = Callable[[Any], Any]
 
 
@@ -55,6 +56,7 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
             optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0)
         ),
         "lion": lambda: optax.scale_by_lion(config.b1, config.b2),
+        "muon": lambda: _muon(config),
     }[config.name]()
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     parts.append(scale)
@@ -63,6 +65,26 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
         parts.append(optax.add_decayed_weights(config.weight_decay, mask))
     parts.append(optax.scale_by_schedule(lambda count: -rate(count + 1)))
     return optax.chain(*parts)
+
+
+def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Orthogonalised momentum for kernels (Jordan 2024), Adam for all else; both with the RMS of
+    Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them."""
+
+    def kernels(params):
+        mask = path_mask(params, r"kernel$")
+        two = lambda on, x: optax.contrib.MuonDimensionNumbers() if on and x.ndim == 2 else None  # noqa: E731
+        return jax.tree.map(two, mask, params)
+
+    muon = optax.contrib.muon(
+        1.0,
+        adam_learning_rate=1.0,
+        consistent_rms=0.2,
+        adam_b1=config.b1,
+        adam_b2=config.b2,
+        muon_weight_dimension_numbers=kernels,
+    )
+    return optax.chain(muon, optax.scale(-1.0))  # the learning rate's sign is the chain's
 
 
 def path_mask(params: Any, pattern: str) -> Any:

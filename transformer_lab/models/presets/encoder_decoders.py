@@ -1,21 +1,9 @@
-"""Published sizes, each beside the number of parameters that its paper states."""
+"""Sizes of encoder-decoders."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
-
-
-@dataclass(frozen=True)
-class Preset:
-    """One row of a published table."""
-
-    kind: str  # of the model family
-    config: Any
-    published: float | None  # parameters, as the paper rounds them; None: it states none
-    source: str
-    note: str = ""
-
+from transformer_lab.models.presets.row import Preset
 
 _BASE = EncoderDecoderConfig(
     layers=6, width=512, heads=8, head_dim=64, feed_forward_width=2048, vocab_size=37_000
@@ -34,5 +22,3 @@ ENCODER_DECODERS = {
         "encoder_decoder", replace(_BIG, vocab_size=32_000, dropout=0.1), None, _VASWANI, _FRENCH
     ),
 }
-
-TABLES = {"encoder_decoders": ENCODER_DECODERS}

@@ -1,0 +1,68 @@
+"""Published sizes: the code gives each the parameters that its paper states."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import pytest
+
+from transformer_lab.models import costs, parameter_shapes
+from transformer_lab.models.presets import DECODERS, TABLES
+
+EXACT = {  # of the released weights
+    "gpt2_small": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "bloom_560m": 559_214_592,
+    "bloom_7.1b": 7_069_016_064,
+    "bloom_176b": 176_247_271_424,
+    "llama_7b": 6_738_415_616,
+    "llama_13b": 13_015_864_320,
+    "llama_65b": 65_285_660_672,
+}
+
+
+@functools.cache
+def count(name):
+    return sum(costs.parameter_groups("decoder", DECODERS[name].config).values())
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_counts_of_released_weights_are_exact(name):
+    assert count(name) == EXACT[name]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_decoder_is_within_2_percent_of_its_published_count(name):
+    preset = DECODERS[name]
+    if preset.published is None:
+        assert name.startswith("cpu_")
+    else:
+        assert abs(count(name) / preset.published - 1) < 0.02
+
+
+@pytest.mark.parametrize("name", ["cpu_2m", "cpu_12m", "cpu_30m"])
+def test_sizes_for_a_cpu_are_as_their_names_say(name):
+    assert abs(count(name) / 1e6 / int(name[4:-1]) - 1) < 0.12
+
+
+@pytest.mark.parametrize("name", ["opt_350m", "gopher_44m", "bloom_560m", "palm_8b", "glm_130b"])
+def test_one_layer_times_their_number_counts_as_all_layers_do(name):
+    config = replace(DECODERS[name].config, layers=min(DECODERS[name].config.layers, 9))
+    shapes = parameter_shapes("decoder", config)
+    want = {key: sum(x.size for x in jax.tree.leaves(tree)) for key, tree in shapes.items()}
+    assert costs.parameter_groups("decoder", config) == want
+
+
+def test_heads_make_the_width_where_the_published_table_has_a_misprint():
+    for name in ("gpt3_1.3b", "gpt3_13b"):
+        config = DECODERS[name].config
+        assert config.heads * config.head_dim == config.width
+    assert DECODERS["lamda_137b"].config.heads * 128 == 2 * DECODERS["lamda_137b"].config.width
+
+
+def test_every_preset_states_its_sizes_and_its_source():
+    for preset in (preset for table in TABLES.values() for preset in table.values()):
+        assert preset.source and preset.config.vocab_size
+        assert preset.kind != "decoder" or preset.config.kv_heads is not None

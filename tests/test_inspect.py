@@ -1,0 +1,67 @@
+"""The printed tables: a row for each preset, and the figures that were asked for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from transformer_lab import inspect
+from transformer_lab.errors import LabError
+from transformer_lab.models import costs
+from transformer_lab.models.presets import TABLES
+
+ROOT = Path(__file__).parents[1]
+
+
+def printed(*arguments):
+    """The printed rows by their first cell."""
+    command = [sys.executable, "-m", "transformer_lab.inspect", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
+    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if row[0].strip()}
+
+
+def test_every_preset_has_a_row_with_its_figures():
+    rows = printed("--table=decoders", "--devices=1024", "--peak_tflops=312", "--tokens=300e9")
+    assert rows.keys() == TABLES["decoders"].keys()
+    row = rows["gpt3_175b"]
+    assert row[:4] == ["174,604,259,328", "175,000 M", "-0.2 %", "1.08e+12"]
+    assert row[4:7] == ["4,718,592", "6e-05", "3,200,000"]
+    flops = costs.training_flops(TABLES["decoders"]["gpt3_175b"].config)
+    want = flops * 300e9 / (312e12 * 0.4) / 86_400
+    assert float(row[-2].replace(",", "")) == pytest.approx(want, rel=1e-4)
+    assert float(row[-1]) == pytest.approx(want / 1024, rel=1e-3)
+
+
+def test_days_follow_the_papers_tokens_and_are_unknown_without():
+    flags.FLAGS.mark_as_parsed()
+    gpt3, gpt2 = TABLES["decoders"]["gpt3_175b"], TABLES["decoders"]["gpt2_xl"]
+    assert inspect.days(gpt3) == {}
+    with flagsaver.flagsaver(devices=10, peak_tflops=100.0):
+        assert inspect.days(gpt2) == {"device-days": "-", "days": "-"}
+        flops = costs.training_flops(gpt3.config) * 300e9
+        assert inspect.days(gpt3)["days"] == f"{flops / 4e13 / 86_400 / 10:,.2f}"
+    with flagsaver.flagsaver(devices=10), pytest.raises(LabError, match="--peak_tflops"):
+        inspect.days(gpt3)
+
+
+def test_the_encoder_decoders_keep_their_table(capsys):
+    inspect.show([inspect.preset_row(*item) for item in TABLES["encoder_decoders"].items()])
+    lines = capsys.readouterr().out.splitlines()
+    assert "FLOPs" not in lines[1]  # a column without a figure is left out
+    for name in TABLES["encoder_decoders"]:
+        assert sum(f" {name} " in line for line in lines) == 1
+    assert any("214,245,376" in line and "213 M" in line and "+0.6 %" in line for line in lines)
+
+
+def test_one_config_by_groups():
+    config = TABLES["decoders"]["cpu_2m"].config
+    rows = {row["of the model"]: row[""] for row in inspect.model_rows("decoder", config)}
+    assert rows["embedding"] == f"{4096 * 192:,}" and rows["positions"] == f"{512 * 192:,}"
+    assert rows["all parameters"] == "2,219,712"
+    assert rows["bytes of parameters and Adam"] == f"{12 * 2_219_712:,}"
+    assert rows["cache bytes a token"] == f"{2 * 3 * 192 * 2:,}"

@@ -1,0 +1,131 @@
+"""Continues a prompt: `python -m transformer_lab.generate --workdir=runs/gpt --prompt="The jury"`.
+
+Text appears as it is made. `--num_samples=3 --config.decode.temperature=0.8 --seed=1` and all else
+under `--config.decode` may be changed; `--prompts=FILE` continues every line, many at once, and
+`--log_probs` shows the log-probability of each token. `--score=FILE` (or `--score=-` for standard
+input) writes the log-probability and perplexity of each line instead of continuing it.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from transformer_lab import cli
+from transformer_lab.data.user_files import lines
+from transformer_lab.errors import LabError
+from transformer_lab.text.stream import TextStream
+from transformer_lab.training import runs
+
+flags.DEFINE_string("workdir", "", "Directory of the trained run.")
+flags.DEFINE_string("prompt", None, "The text to continue.")
+flags.DEFINE_string("prompts", "", "A file with a prompt a line.")
+flags.DEFINE_string("score", "", "A file with a text a line to score; - for standard input.")
+flags.DEFINE_integer("num_samples", 1, "Continuations of each prompt.", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0)
+flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
+
+
+def main(arguments: list[str]) -> None:
+    args = flags.FLAGS
+    if arguments:
+        raise LabError(f'"{arguments[0]}" is no flag: write --prompt="{" ".join(arguments)}"')
+    if sum((args.prompt is not None, bool(args.prompts), bool(args.score))) != 1:
+        raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
+    config = cli.get_config()
+    if config.task.kind != "language_modeling":
+        raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
+    texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
+    trainer, params = runs.open_run(config, cli.get_workdir(), args.average)
+    sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    if args.score:
+        score(trainer, params, texts)
+    elif len(texts) == 1 and config.decode.beam_size == 1 and not args.log_probs:
+        for number in range(args.num_samples):
+            stream(trainer, params, texts[0], number)
+    else:
+        batch(trainer, params, texts)
+
+
+def read_lines(name: str) -> list[str]:
+    """The lines of a file, or of standard input."""
+    if name == "-":
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        found = [line.rstrip("\r\n") for line in sys.stdin]
+    else:
+        found = [line for _, line in lines(Path(name))]
+    if not found:
+        raise LabError(f"{name} holds no line")
+    return found
+
+
+def stream(trainer, params, prompt: str, number: int) -> None:
+    """Writes the prompt and its continuation while it is made, a blank line between samples."""
+    task = trainer.task
+    text, shown = TextStream(task.tokenizer), Shown(task.sections["decode"].stop)
+    generator, ids = task.generator(trainer.place), task.prompt_ids(prompt)
+    generator.new_tokens(ids)  # refuses before anything is written
+    print("\n" * (number > 0) + prompt, end="", flush=True)
+    parts = generator.stream(params, [ids], [number], flags.FLAGS.seed, task.stops)
+    for _, ids, _ in parts:
+        print(shown.add("".join(map(text.push, ids))), end="", flush=True)
+    print(shown.add(text.finish(), last=True), flush=True)
+
+
+class Shown:
+    """Text up to the first stop string; what may be the beginning of one is held back."""
+
+    def __init__(self, stop: tuple[str, ...]):
+        self.stop, self.held, self.over = stop, "", False
+        self.longest = max(map(len, stop), default=1) - 1
+
+    def add(self, text: str, last: bool = False) -> str:
+        """What of it may be shown now."""
+        self.held += text
+        ends = [self.held.find(s) for s in self.stop if s in self.held]
+        if self.over or ends:
+            out = "" if self.over else self.held[: min(ends)]
+            self.over, self.held = True, ""
+            return out
+        keep = 0 if last else self.longest
+        cut = len(self.held) - keep if keep else len(self.held)
+        out, self.held = self.held[: max(cut, 0)], self.held[max(cut, 0) :]
+        return out
+
+
+def batch(trainer, params, prompts: list[str]) -> None:
+    """Writes all continuations in order, many computed at once."""
+    task, args = trainer.task, flags.FLAGS
+    ids = [task.prompt_ids(prompt) for prompt in prompts]
+    found = task.generator(trainer.place)(params, ids, args.num_samples, args.seed, task.stops)
+    for prompt, samples in zip(prompts, found, strict=True):
+        for made in samples:
+            text = task.text_of(made)
+            if args.log_probs:
+                pieces = [task.tokenizer.piece(i) for i in made.ids]
+                row = {"prompt": prompt, "text": text, "ended": made.ended}
+                print(json.dumps({**row, "tokens": pieces, "log_probs": made.log_probs}))
+            else:
+                print(prompt + text)
+
+
+def score(trainer, params, texts: list[str]) -> None:
+    """Writes a JSON line for each text: the sum of its tokens' log-probabilities, perplexity."""
+    scores = trainer.task.score_texts(params, texts, trainer.place)
+    for text, (nats, tokens) in zip(texts, scores, strict=True):
+        size = len(text.encode())
+        row = {
+            "text": text,
+            "log_prob": -nats,
+            "tokens": tokens,
+            "perplexity": math.exp(min(nats / max(tokens, 1), 700.0)),
+            "bits_per_byte": nats / math.log(2) / size if size else None,
+        }
+        print(json.dumps(row, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

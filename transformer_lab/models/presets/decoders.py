@@ -1,0 +1,176 @@
+"""Sizes of decoder-only language models, from GPT to LLaMA."""
+
+from dataclasses import replace
+from typing import Any
+
+from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.models.presets.row import Preset
+
+_GPT2 = DecoderConfig(
+    vocab_size=50_257,
+    max_length=1024,
+    positions="learned",
+    attention_bias=True,
+    feed_forward_bias=True,
+    norm_bias=True,
+    tie_head=True,
+    dropout=0.1,
+)
+_GPT1 = replace(
+    _GPT2, vocab_size=40_478, max_length=512, norm_place="post", depth_scaled_init=False
+)
+_GPT3 = replace(_GPT2, max_length=2048, dropout=0.0)
+_OPT = replace(_GPT2, vocab_size=50_272, max_length=2048, activation="relu")
+_OPT_350M = replace(_OPT, norm_place="post", embedding_width=512)
+_NO_BIAS = replace(_GPT3, attention_bias=False, feed_forward_bias=False, norm_bias=False)
+_GALACTICA = replace(_NO_BIAS, vocab_size=50_000, activation="gelu", dropout=0.1)
+_PALM = replace(
+    _NO_BIAS, vocab_size=256_000, positions="rope", activation="swiglu", block="parallel"
+)
+_LAMDA = replace(_NO_BIAS, vocab_size=32_000, positions="t5", activation="geglu")
+_LLAMA = replace(
+    _NO_BIAS,
+    vocab_size=32_000,
+    positions="rope",
+    activation="swiglu",
+    norm="rms_norm",
+    norm_epsilon=1e-6,
+    tie_head=False,
+)
+_GOPHER = replace(_GPT3, vocab_size=32_000, positions="transformer_xl", norm="rms_norm")
+_BLOOM = replace(_GPT3, vocab_size=250_880, positions="alibi", embedding_norm=True)
+_GLM = replace(
+    _GPT3,
+    vocab_size=150_528,
+    positions="rope",
+    activation="geglu",
+    norm_place="deep",
+    mask="prefix",
+)
+_CPU = replace(_GPT2, vocab_size=4096, max_length=512)
+
+_SIZES = ("layers", "width", "heads", "kv_heads", "head_dim", "feed_forward_width")
+_SPARSE = "every second layer was sparse; all are dense here"
+_GROWS = "the batch grew to this one"
+
+
+def _family(
+    base: DecoderConfig, source: str, rows: dict[str, tuple], **common: Any
+) -> dict[str, Preset]:
+    """Rows: the six sizes, published parameters, learning rate, tokens a batch, perhaps a note."""
+    presets = {}
+    for name, row in rows.items():
+        config = replace(base, **dict(zip(_SIZES, row[:6], strict=True)))
+        published, rate, batch, *note = row[6:]
+        fields = {"learning_rate": rate, "batch_tokens": batch, **common}
+        fields |= {"note": note[0]} if note else {}
+        presets[name] = Preset("decoder", config, published, source, **fields)
+    return presets
+
+
+# fmt: off
+DECODERS = {
+    **_family(_GPT1, "Radford 2018, section 4.1; count: Radford 2019, table 2", {
+        "gpt1": (12, 768, 12, 12, 64, 3072, 117e6, 2.5e-4, 64 * 512,
+                 "the paper states no count; 110 M is Devlin 2019's, of a BERT of the same size"),
+    }),
+    **_family(_GPT2, "Radford 2019, table 2; counts of the released weights", {
+        "gpt2_small": (12, 768, 12, 12, 64, 3072, 124_439_808, None, 512 * 1024, "table: 117 M"),
+        "gpt2_medium": (24, 1024, 16, 16, 64, 4096, 354_823_168, None, 512 * 1024, "table: 345 M"),
+        "gpt2_large": (36, 1280, 20, 20, 64, 5120, 774_030_080, None, 512 * 1024, "table: 762 M"),
+        "gpt2_xl": (48, 1600, 25, 25, 64, 6400, 1_557_611_200, None, 512 * 1024, "table: 1,542 M"),
+    }),
+    **_family(_GPT3, "Brown 2020, table 2.1", {
+        "gpt3_125m": (12, 768, 12, 12, 64, 3072, 125e6, 6.0e-4, 0.5e6),
+        "gpt3_350m": (24, 1024, 16, 16, 64, 4096, 350e6, 3.0e-4, 0.5e6),
+        "gpt3_760m": (24, 1536, 16, 16, 96, 6144, 760e6, 2.5e-4, 0.5e6),
+        "gpt3_1.3b": (24, 2048, 16, 16, 128, 8192, 1.3e9, 2.0e-4, 1e6,
+                      "the table's 24 heads of 128 do not make 2048; " + _SPARSE),
+        "gpt3_2.7b": (32, 2560, 32, 32, 80, 10_240, 2.7e9, 1.6e-4, 1e6),
+        "gpt3_6.7b": (32, 4096, 32, 32, 128, 16_384, 6.7e9, 1.2e-4, 2e6),
+        "gpt3_13b": (40, 5120, 40, 40, 128, 20_480, 13e9, 1.0e-4, 2e6,
+                     "the table's width 5140 is not 40 heads of 128; " + _SPARSE),
+        "gpt3_175b": (96, 12_288, 96, 96, 128, 49_152, 175e9, 0.6e-4, 3.2e6),
+    }, trained_tokens=300e9, note=_SPARSE),
+    **_family(replace(_GPT3, vocab_size=40_000, max_length=1024), "Zeng 2021, table 1", {
+        "pangu_alpha_200b": (64, 16_384, 128, 128, 128, 65_536, 207e9, None, None,
+                             "the query layer is one of the 64; on top of them: 210.1 B"),
+    }),
+    **_family(_OPT_350M, "Zhang 2022, table 1; count of the released weights", {
+        "opt_350m": (24, 1024, 16, 16, 64, 4096, 331.2e6, 3.0e-4, 0.5e6,
+                     "released with embeddings of 512 and the norm behind; with 1024: 356 M"),
+    }, trained_tokens=300e9),
+    **_family(_OPT, "Zhang 2022, table 1", {
+        "opt_125m": (12, 768, 12, 12, 64, 3072, 125e6, 6.0e-4, 0.5e6),
+        "opt_1.3b": (24, 2048, 32, 32, 64, 8192, 1.3e9, 2.0e-4, 1e6),
+        "opt_2.7b": (32, 2560, 32, 32, 80, 10_240, 2.7e9, 1.6e-4, 1e6),
+        "opt_6.7b": (32, 4096, 32, 32, 128, 16_384, 6.7e9, 1.2e-4, 2e6),
+        "opt_13b": (40, 5120, 40, 40, 128, 20_480, 13e9, 1.0e-4, 4e6),
+        "opt_30b": (48, 7168, 56, 56, 128, 28_672, 30e9, 1.0e-4, 4e6),
+        "opt_66b": (64, 9216, 72, 72, 128, 36_864, 66e9, 0.8e-4, 2e6),
+        "opt_175b": (96, 12_288, 96, 96, 128, 49_152, 175e9, 1.2e-4, 2e6),
+    }, trained_tokens=300e9),
+    **_family(_PALM, "Chowdhery 2022, table 1", {
+        "palm_8b": (32, 4096, 16, 1, 256, 16_384, 8.63e9, 1e-2, 512 * 2048),
+        "palm_62b": (64, 8192, 32, 1, 256, 32_768, 62.50e9, 1e-2, 1024 * 2048),
+        "palm_540b": (118, 18_432, 48, 1, 256, 73_728, 540.35e9, 1e-2, 2048 * 2048),
+    }, trained_tokens=780e9, note="Adafactor's rate, relative to the parameters; " + _GROWS),
+    **_family(_GPT3, "Smith 2022, section 3", {
+        "mt_nlg_530b": (105, 20_480, 128, 128, 160, 81_920, 530e9, 5.0e-5, 1920 * 2048, _GROWS),
+    }, trained_tokens=270e9),
+    **_family(_GOPHER, "Rae 2021, table 1", {
+        "gopher_44m": (8, 512, 16, 16, 32, 2048, 44e6, 6e-4, 0.25e6),
+        "gopher_117m": (12, 768, 12, 12, 64, 3072, 117e6, 6e-4, 0.25e6),
+        "gopher_417m": (12, 1536, 12, 12, 128, 6144, 417e6, 2e-4, 0.25e6),
+        "gopher_1.4b": (24, 2048, 16, 16, 128, 8192, 1.4e9, 2e-4, 0.25e6),
+        "gopher_7.1b": (32, 4096, 32, 32, 128, 16_384, 7.1e9, 1.2e-4, 2e6),
+        "gopher_280b": (80, 16_384, 128, 128, 128, 65_536, 280e9, 4e-5, 6e6, _GROWS),
+    }, trained_tokens=300e9, note="only a tied head fits the stated counts"),
+    **_family(_GOPHER, "Hoffmann 2022, table 4", {
+        "chinchilla_70b": (80, 8192, 64, 64, 128, 32_768, 70e9, 1e-4, 3e6, _GROWS),
+    }, trained_tokens=1.4e12),
+    **_family(_BLOOM, "BigScience 2022, table 3", {
+        "bloom_560m": (24, 1024, 16, 16, 64, 4096, 559e6, 3.0e-4, 256 * 2048),
+        "bloom_1.1b": (24, 1536, 16, 16, 96, 6144, 1065e6, 2.5e-4, 256 * 2048),
+        "bloom_1.7b": (24, 2048, 16, 16, 128, 8192, 1722e6, 2.0e-4, 512 * 2048),
+        "bloom_3b": (30, 2560, 32, 32, 80, 10_240, 3003e6, 1.6e-4, 512 * 2048),
+        "bloom_7.1b": (30, 4096, 32, 32, 128, 16_384, 7069e6, 1.2e-4, 512 * 2048),
+    }, trained_tokens=341e9),
+    **_family(_BLOOM, "BigScience 2022, table 3", {
+        "bloom_176b": (70, 14_336, 112, 112, 128, 57_344, 176_247e6, 6.0e-5, 2048 * 2048),
+    }, trained_tokens=366e9),
+    **_family(_GALACTICA, "Taylor 2022, table 5", {
+        "galactica_125m": (12, 768, 12, 12, 64, 3072, 125e6, 6e-4, 0.5e6),
+        "galactica_1.3b": (24, 2048, 32, 32, 64, 8192, 1.3e9, 2e-4, 1e6),
+        "galactica_6.7b": (32, 4096, 32, 32, 128, 16_384, 6.7e9, 1.2e-4, 2e6),
+        "galactica_30b": (48, 7168, 56, 56, 128, 28_672, 30e9, 1e-4, 2e6),
+        "galactica_120b": (96, 10_240, 80, 80, 128, 40_960, 120e9, 0.7e-5, 2e6),
+    }, trained_tokens=450e9),
+    **_family(replace(_LAMDA, max_length=1024), "Thoppilan 2022, section 3", {
+        "lamda_137b": (64, 8192, 128, 128, 128, 65_536, 137e9, None, 256e3,
+                       "the stated count leaves embeddings out; the context, not stated, is ours"),
+    }),
+    **_family(replace(_GPT3, vocab_size=256_000), "Lieber 2021, table 1", {
+        "jurassic1_large": (32, 4096, 32, 32, 128, 16_384, 7.5e9, 1.2e-4, 2e6),
+        "jurassic1_jumbo": (76, 13_824, 96, 96, 144, 55_296, 178e9, 0.6e-4, 3.2e6),
+    }, trained_tokens=300e9),
+    **_family(_LLAMA, "Touvron 2023, table 2", {
+        "llama_7b": (32, 4096, 32, 32, 128, 11_008, 6.7e9, 3.0e-4, 4e6),
+        "llama_13b": (40, 5120, 40, 40, 128, 13_824, 13.0e9, 3.0e-4, 4e6),
+    }, trained_tokens=1.0e12),
+    **_family(_LLAMA, "Touvron 2023, table 2", {
+        "llama_33b": (60, 6656, 52, 52, 128, 17_920, 32.5e9, 1.5e-4, 4e6),
+        "llama_65b": (80, 8192, 64, 64, 128, 22_016, 65.2e9, 1.5e-4, 4e6),
+    }, trained_tokens=1.4e12),
+    **_family(_GLM, "Zeng 2022, section 2 and appendix", {
+        "glm_130b": (70, 12_288, 96, 96, 128, 32_768, 130e9, 8e-5, 4224 * 2048, _GROWS),
+    }, trained_tokens=400e9),
+    **_family(_CPU, "this project, for a CPU", {
+        "cpu_2m": (3, 192, 6, 6, 32, 768, None, None, None),
+        "cpu_12m": (6, 384, 6, 6, 64, 1536, None, None, None),
+    }),
+    **_family(replace(_CPU, vocab_size=8192), "this project, for a CPU", {
+        "cpu_30m": (8, 512, 8, 8, 64, 2048, None, None, None),
+    }),
+}
+# fmt: on
