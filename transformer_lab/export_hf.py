@@ -1,9 +1,11 @@
 """Writes a run for Hugging Face: `python -m transformer_lab.export_hf --workdir=RUN --target=DIR`.
 
 A run that their architecture cannot hold is refused with the first setting that has no place there.
+A decoder becomes the first of their families that can hold it, or that of `--model_type=llama`.
 What depends on decoding may be changed here, such as `--config.decode.length_penalty=power`.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from transformer_lab import cli, pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import export
 from transformer_lab.pretrained.generation import SpecialIds
-from transformer_lab.text import MarianTokenizer, Tokenizer
+from transformer_lab.text import ByteBpeTokenizer, HfTokenizer, MarianTokenizer, Tokenizer
+from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX, SETTINGS
+from transformer_lab.text.tokenizer import HEADER, SPECIAL_PIECES
 from transformer_lab.training import runs
 from transformer_lab.training.writers import log
 
@@ -22,6 +26,7 @@ __all__ = ["export", "export_run", "main"]
 # Overridable: one process may import several commands, and they share these names.
 flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
 flags.DEFINE_string("target", "", "Directory to write: a new one, or without a model.")
+flags.DEFINE_string("model_type", "", "Hugging Face's family; empty: the first that fits.")
 flags.DEFINE_integer(
     "average",
     0,
@@ -38,13 +43,13 @@ def main(arguments: list[str]) -> None:
         raise LabError("--target=DIR is missing: where to write the Hugging Face model")
     config = cli.get_config()
     trainer, params = runs.open_run(config, cli.get_workdir(), args.average)
-    export_run(config.model.kind, trainer.task, params, args.target)
+    export_run(config.model.kind, trainer.task, params, args.target, args.model_type)
 
 
-def export_run(kind: str, task: Any, params: Any, target: str | Path) -> None:
+def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type: str = "") -> None:
     """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
 
-    `task` has `model_config`, `tokenizer` and a section "decode", as translation has.
+    `task` has `model_config`, `tokenizer` and `sections`; "decode" may be one of them.
     Raises: LabError for a run that has no place in their layout, and for files in the way.
     """
     files = tokenizer_files(task.tokenizer)
@@ -56,29 +61,47 @@ def export_run(kind: str, task: Any, params: Any, target: str | Path) -> None:
         task.model_config,
         target,
         SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id),
-        task.sections["decode"],
-        model_type_of(kind),
+        task.sections.get("decode"),
+        model_type_of(kind, task.model_config, model_type),
     )
     for name, content in files.items():
         (Path(target) / name).write_bytes(content)
     if not files:
-        log(f"the tokenizer was not exported: its kind is {tok.config.kind}, not marian")
+        log(f"the tokenizer was not exported: its kind is {tok.config.kind}, unknown there")
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Those of a Marian tokenizer, without our header, whose name means another thing there."""
-    if not isinstance(tokenizer, MarianTokenizer):
-        return {}
+    """Those that Hugging Face knows, without our header, whose name means another thing there."""
     files = tokenizer.to_files()
-    return {name: files[name] for name in tokenizer.foreign_files}
+    if isinstance(tokenizer, MarianTokenizer):
+        return {name: files[name] for name in tokenizer.foreign_files}
+    if isinstance(tokenizer, HfTokenizer):
+        theirs = {n.removeprefix(PREFIX): c for n, c in files.items() if n.startswith(PREFIX)}
+        return {name: content for name, content in theirs.items() if name not in NUMBERED}
+    if isinstance(tokenizer, ByteBpeTokenizer):
+        roles = zip(("pad", "eos", "bos", "unk"), SPECIAL_PIECES, strict=True)
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings |= {f"{role}_token": piece for role, piece in roles}
+        return {HEADER: files[MODEL], SETTINGS: json.dumps(settings, indent=1).encode()}
+    return {}
 
 
-def model_type_of(kind: str) -> str:
-    """Hugging Face's name of our kind of model."""
+def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
+    """Hugging Face's name of the wanted family, or of the first that can hold the model."""
     found = [name for name in pretrained.FAMILIES if kind == pretrained.family(name).KIND]
     if not found:
         raise LabError(f'model.kind = "{kind}" has no Hugging Face layout here')
-    return found[0]
+    if wanted and wanted not in found:
+        raise LabError(f'--model_type="{wanted}" is none of {", ".join(found)}')
+    reasons = []
+    for name in [wanted] if wanted else found:
+        try:
+            pretrained.family(name).writing(config)
+        except LabError as error:
+            reasons.append(str(error))
+        else:
+            return name
+    raise LabError("; ".join(reasons))
 
 
 if __name__ == "__main__":

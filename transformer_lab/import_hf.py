@@ -6,6 +6,7 @@ there that the other commands open.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,14 +17,18 @@ from transformer_lab import cli, pretrained, text
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
-from transformer_lab.pretrained.generation import SPECIAL
-from transformer_lab.text.marian import VOCAB, MarianTokenizer
+from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL
+from transformer_lab.text import HfTokenizer, MarianTokenizer, Tokenizer
+from transformer_lab.text.marian import VOCAB
+from transformer_lab.text.tokenizer import HEADER
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.writers import log, make_workdir
+
+TASKS = {"encoder_decoder": "translation", "decoder": "language_modeling"}  # of a run, by kind
 
 flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
 flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
@@ -71,18 +76,16 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     finally:
         checkpoints.close()
     write_atomically(path / runs.CONFIG, json.dumps(stored, indent=1).encode())
-    log(f"{path} holds the model as a run: translate with it, or train on with --init_from={path}")
+    log(f"{path} holds the model as a run: use it, or train on with --init_from={path}")
 
 
-def read_tokenizer(model: Pretrained, source: Path) -> MarianTokenizer:
+def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
     """The tokenizer beside the weights; LabError if its ids are not those of the model."""
+    if model.kind == "decoder":
+        return _read_hf_tokenizer(model, source)
     if missing := [n for n in MarianTokenizer.foreign_files if not (source / n).is_file()]:
         raise LabError(f"{source}: a run needs the tokenizer too, {', '.join(missing)} missing")
-    names = [n for n in MarianTokenizer.file_names if (source / n).is_file()]
-    try:
-        tokenizer = text.load({name: (source / name).read_bytes() for name in names})
-    except LabError as error:
-        raise LabError(f"{source}: {error}") from None
+    tokenizer = _load_tokenizer(source, MarianTokenizer.file_names)
     ids = {"pad": tokenizer.pad_id, "eos": tokenizer.eos_id, "start": tokenizer.bos_id}
     for name, token in ids.items():
         if getattr(model.special, name) != token:
@@ -99,13 +102,41 @@ def read_tokenizer(model: Pretrained, source: Path) -> MarianTokenizer:
     return tokenizer
 
 
-def run_config(model: Pretrained, tokenizer: MarianTokenizer) -> ConfigDict:
-    """The defaults of a translation run, with what is known of this one."""
-    if model.kind != "encoder_decoder":
-        raise LabError(f"--workdir: a {model.model_type} model cannot be left as a run yet")
-    config = default_config(model=model.kind, task="translation")
+def _read_hf_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
+    """Tables may have more rows than the tokenizer has tokens, and a model no end token."""
+    older = HfTokenizer.foreign_files
+    if not (source / HEADER).is_file() and not all((source / n).is_file() for n in older):
+        raise LabError(
+            f"{source}: a run needs the tokenizer too, {HEADER} missing (or {' and '.join(older)})"
+        )
+    tokenizer = _load_tokenizer(source, [HEADER, *HfTokenizer.file_names])
+    if model.special.eos not in (NO_TOKEN, tokenizer.eos_id):
+        raise LabError(
+            f"{source}: {SPECIAL['eos']} = {model.special.eos}, "
+            f"but the tokenizer's is {tokenizer.eos_id}: is it another model's?"
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise LabError(
+            f"{source}: the model has embeddings of {model.config.vocab_size} tokens, "
+            f"but the tokenizer has {tokenizer.vocab_size}: is it another model's?"
+        )
+    return tokenizer
+
+
+def _load_tokenizer(source: Path, names: Iterable[str]) -> Tokenizer:
+    try:
+        return text.load({n: (source / n).read_bytes() for n in names if (source / n).is_file()})
+    except LabError as error:
+        raise LabError(f"{source}: {error}") from None
+
+
+def run_config(model: Pretrained, tokenizer: Tokenizer) -> ConfigDict:
+    """The defaults of a run of the model's kind, with what is known of this one."""
+    config = default_config(model=model.kind, task=TASKS[model.kind])
     config.model.update(asdict(model.config))
     config.decode.update(asdict(model.decode))
+    if model.kind == "decoder":
+        config.batch.length = min(config.batch.length, model.config.max_length)
     config.tokenizer.update(asdict(tokenizer.config))
     return config
 

@@ -11,7 +11,12 @@ from transformer_lab import pretrained
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import marian
-from transformer_lab.pretrained.generation import SpecialIds, read_generation, write_generation
+from transformer_lab.pretrained.generation import (
+    NO_TOKEN,
+    SpecialIds,
+    read_generation,
+    write_generation,
+)
 from transformer_lab.pretrained.hub import HubDirectory, read_directory
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian_relu"
@@ -85,6 +90,26 @@ def test_settings_and_defaults_are_read():
         renormalize=True,
         force_eos=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ({"bos_token_id": 1, "eos_token_id": 2}, SpecialIds(pad=2, eos=2, start=1)),
+        ({"pad_token_id": 0, "eos_token_id": [2]}, SpecialIds(pad=0, eos=2, start=NO_TOKEN)),
+        ({"bos_token_id": 50256, "eos_token_id": None}, SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)),
+    ],
+)
+def test_a_decoder_alone_may_lack_special_tokens_and_draw(tokens, expected):
+    directory = HubDirectory(Path("dir"), tokens, {"do_sample": True, "max_new_tokens": 5}, {})
+    decode, special = read_generation(directory, 10, 32, decoder_only=True)
+    assert special == expected
+    written = write_generation(special, decode, 32, decoder_only=True)
+    again = read_generation(HubDirectory(Path("dir"), {}, written, {}), 10, 32, decoder_only=True)
+    assert again == (decode, special) and decode.max_new_tokens == 5
+    several = HubDirectory(Path("dir"), {"eos_token_id": [2, 3]}, {}, {})
+    with pytest.raises(LabError, match=r"eos_token_id = \[2, 3\] must be one of the tokens"):
+        read_generation(several, 10, 32, decoder_only=True)
 
 
 @pytest.mark.parametrize(

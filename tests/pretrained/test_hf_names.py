@@ -8,6 +8,7 @@ from transformer_lab.pretrained.names import (
     ROW,
     NameMap,
     Rule,
+    Transform,
     dense,
     export_params,
     import_params,
@@ -62,6 +63,24 @@ def test_import_lays_arrays_out_our_way_and_export_is_its_inverse():
     assert back.keys() == theirs.keys()
     for name, value in theirs.items():
         np.testing.assert_array_equal(back[name], value)
+
+
+def test_one_tensor_of_theirs_packs_several_of_ours():
+    join = Transform(lambda *x: np.concatenate(x), lambda x: np.split(x, 3))
+    parts = tuple("layer_{i}/" + part for part in "abc")
+    names = NameMap((Rule(parts, "h.{i}.abc", join),), prefix="h.", unused=frozenset(["h.{i}.x"]))
+    shapes = {f"layer_{i}/{part}": (2, 3) for i in (0, 10) for part in "abc"}
+    theirs = {f"h.{i}.abc": np.full((6, 3), i) + np.arange(6.0)[:, None] for i in (0, 10)}
+    ours = import_params(names, theirs | {"h.4.x": np.zeros(1, bool)}, shapes, "dir")
+    np.testing.assert_array_equal(ours["layer_10"]["b"], [[12.0] * 3, [13.0] * 3])
+    back = export_params(names, ours, shapes)
+    assert back.keys() == theirs.keys()
+    assert all(np.array_equal(back[name], theirs[name]) for name in theirs)
+    bare = {name.removeprefix("h."): value for name, value in theirs.items()}
+    again = import_params(names, bare, shapes, "dir")
+    np.testing.assert_array_equal(again["layer_0"]["c"], ours["layer_0"]["c"])
+    with pytest.raises(LabError, match=r"wrong: h.0.abc has the shape \(5, 3\), needs \(6, 3\)$"):
+        import_params(names, theirs | {"h.0.abc": np.zeros((5, 3))}, shapes, "dir")
 
 
 def test_every_fault_is_listed_at_once():

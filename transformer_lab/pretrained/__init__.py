@@ -22,7 +22,13 @@ from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params
 
 FAMILIES = {
+    "bloom": "transformer_lab.pretrained.bloom",
+    "gpt2": "transformer_lab.pretrained.gpt2",
+    "gpt_neox": "transformer_lab.pretrained.gpt_neox",
+    "llama": "transformer_lab.pretrained.llama",
     "marian": "transformer_lab.pretrained.marian",
+    "mistral": "transformer_lab.pretrained.mistral",
+    "opt": "transformer_lab.pretrained.opt",
 }
 
 
@@ -55,7 +61,8 @@ def load(directory: str | Path) -> Pretrained:
     settings = Settings(found.config, str(found.path / CONFIG))
     config, names = module.reading(settings, found.tensors)
     params = import_params(names, found.tensors, module.shapes(config), str(found.path))
-    decode, special = read_generation(found, config.vocab_size, config.max_length)
+    alone = module.KIND == "decoder"
+    decode, special = read_generation(found, config.vocab_size, config.max_length, alone)
     return Pretrained(model_type, module.KIND, config, params, decode, special)
 
 
@@ -71,9 +78,10 @@ def export(
     module = family(model_type)
     values, names = module.writing(config)
     tensors = export_params(names, params, module.shapes(config))
-    generation = write_generation(special, decode, config.max_length)
+    alone = module.KIND == "decoder"
+    generation = write_generation(special, decode, config.max_length, alone)
     # The special tokens stand in both: a model's own computation uses the padding's.
-    values |= write_generation(special, None, config.max_length)
+    values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
 
 

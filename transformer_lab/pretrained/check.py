@@ -1,7 +1,8 @@
 """An imported model against the reference implementation's own inputs and outputs.
 
 The reference is an .npz file: arrays named like inputs are fed, all others are compared. `greedy`
-and `beam4` are generations of at most 8 new tokens, or of as many as a wider array holds.
+and `beam4` are generations of at most 8 new tokens, or of as many as a wider array holds. Those
+that continue a `prompt` go on after an end token.
 """
 
 import zipfile
@@ -15,6 +16,7 @@ import numpy as np
 
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import Pretrained, family
+from transformer_lab.pretrained.generation import NO_TOKEN
 
 INPUT_NAMES = frozenset(
     [
@@ -24,6 +26,7 @@ INPUT_NAMES = frozenset(
         "decoder_input_ids",
         "pixel_values",
         "input_features",
+        "prompt",
     ]
 )
 BEAM4 = {"beam_size": 4, "alpha": 1.0, "length_penalty": "power", "early_stopping": "heuristic"}
@@ -86,14 +89,18 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.ndarray:
     width = expected.shape[-1] if expected.ndim == 2 else 0
+    start = inputs["prompt"].shape[-1] if "prompt" in inputs else 1
     decode = replace(
         model.decode,
         n_best=1,
-        max_new_tokens=min(max(NEW_TOKENS, width - 1), model.config.max_length),
+        max_new_tokens=min(max(NEW_TOKENS, width - start), model.config.max_length),
         **GENERATIONS[name],
     )
+    special = model.special
+    if "prompt" in inputs:
+        decode, special = replace(decode, force_eos=False), replace(special, eos=NO_TOKEN)
     module = family(model.model_type)
-    return module.generate(model.config, model.params, inputs, decode, model.special)[0]
+    return module.generate(model.config, model.params, inputs, decode, special)[0]
 
 
 def _compare(name: str, expected: np.ndarray, found: np.ndarray, mask: np.ndarray | None) -> Row:

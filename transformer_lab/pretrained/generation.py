@@ -9,6 +9,8 @@ from transformer_lab.pretrained.hub import CONFIG, GENERATION, HubDirectory
 from transformer_lab.pretrained.keys import UNSET, Settings, words
 
 SPECIAL = {"pad": "pad_token_id", "eos": "eos_token_id", "start": "decoder_start_token_id"}
+DECODER_SPECIAL = SPECIAL | {"start": "bos_token_id"}  # of a model without an encoder
+NO_TOKEN = -1  # a special token that such a model lacks
 EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs -> ours
 DEFAULT_NEW_TOKENS = 20
 
@@ -62,7 +64,10 @@ GENERATION_KEYS = frozenset([*UNDERSTOOD, *IRRELEVANT, *NEUTRAL, *SPECIAL.values
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Tokens that generation needs: padding, end, and what the decoder starts from."""
+    """Tokens that generation needs: padding, end, and what the decoder starts from.
+
+    A model that continues a prompt may have none of them: NO_TOKEN.
+    """
 
     pad: int
     eos: int
@@ -70,11 +75,12 @@ class SpecialIds:
 
 
 def read_generation(
-    directory: HubDirectory, vocab_size: int, max_length: int
+    directory: HubDirectory, vocab_size: int, max_length: int, decoder_only: bool = False
 ) -> tuple[DecodeConfig, SpecialIds]:
     """The search that their `generate` would run.
 
     Without generation_config.json the settings stand in config.json, as older writers left them.
+    Whether a decoder alone draws its tokens (`do_sample`) is asked when it generates.
     """
     file, values = GENERATION, directory.generation
     if values is None:
@@ -83,8 +89,9 @@ def read_generation(
     values = {name: value for name, value in values.items() if value is not None}
     settings = Settings(values, str(directory.path / file))
     settings.ignore(IRRELEVANT)
-    settings.fix(NEUTRAL)
-    special = _special_ids(settings, directory.config, vocab_size)
+    settings.ignore(["do_sample"] if decoder_only else [])
+    settings.fix({key: valid for key, valid in NEUTRAL.items() if key in settings.left})
+    special = _special_ids(settings, directory.config, vocab_size, decoder_only)
     decode = DecodeConfig(
         beam_size=settings.integer("num_beams", 1),
         n_best=settings.integer("num_return_sequences", 1),
@@ -100,19 +107,27 @@ def read_generation(
     return decode, special
 
 
-def _special_ids(settings: Settings, config: dict[str, Any], vocab_size: int) -> SpecialIds:
-    """Those of the generation settings, else of the model's; padding may be missing."""
-    found = {name: settings.raw(key, config.get(key)) for name, key in SPECIAL.items()}
-    if found["pad"] is None:
-        found["pad"] = found["eos"]
-    for name, value in found.items():
+def _special_ids(
+    settings: Settings, config: dict[str, Any], vocab_size: int, decoder_only: bool
+) -> SpecialIds:
+    """Those of the generation settings, else of the model's; padding may be missing.
+
+    A decoder alone never makes a token that is not in its vocabulary: it goes without it.
+    """
+    keys = DECODER_SPECIAL if decoder_only else SPECIAL
+    found = {}
+    for name in ("eos", "start", "pad"):
+        value = settings.raw(keys[name], config.get(keys[name]))
+        if name == "pad" and value is None:
+            value = found["eos"]
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+        known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
+        if not known and not (decoder_only and (value is None or isinstance(value, int))):
             raise LabError(
-                f"{settings.file}: {SPECIAL[name]} = {value} must be one of the tokens "
+                f"{settings.file}: {keys[name]} = {value} must be one of the tokens "
                 f"0..{vocab_size - 1}"
             )
-        found[name] = value
+        found[name] = value if known else NO_TOKEN
     return SpecialIds(**found)
 
 
@@ -154,10 +169,15 @@ def _force_eos(settings: Settings, eos: int) -> bool:
 
 
 def write_generation(
-    special: SpecialIds, decode: DecodeConfig | None, max_length: int
+    special: SpecialIds,
+    decode: DecodeConfig | None,
+    max_length: int,
+    decoder_only: bool = False,
 ) -> dict[str, Any]:
     """Their settings of our search; without one, the special tokens alone."""
-    values = {key: getattr(special, name) for name, key in SPECIAL.items()}
+    keys = DECODER_SPECIAL if decoder_only else SPECIAL
+    values = {key: getattr(special, name) for name, key in keys.items()}
+    values = {key: None if value == NO_TOKEN else value for key, value in values.items()}
     if decode is None:
         return values
     power = decode.alpha if decode.length_penalty == "power" else 0.0
@@ -172,10 +192,13 @@ def write_generation(
         "num_return_sequences": decode.n_best,
         "length_penalty": power,
         "early_stopping": early_stopping[decode.early_stopping],
-        # Our limit may depend on the source, theirs may not: then the model's own.
-        "max_length": 1 + (decode.max_new_tokens or max_length - 1),
         "renormalize_logits": decode.renormalize,
     }
+    if not decoder_only:
+        # Our limit may depend on the source, theirs may not: then the model's own.
+        values["max_length"] = 1 + (decode.max_new_tokens or max_length - 1)
+    elif decode.max_new_tokens:  # a prompt would count in max_length
+        values["max_new_tokens"] = decode.max_new_tokens
     if decode.banned_tokens:
         values["bad_words_ids"] = [[token] for token in decode.banned_tokens]
     if decode.force_eos:

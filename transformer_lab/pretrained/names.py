@@ -1,11 +1,11 @@
 """Name maps: one table a family says which of their tensors is which of our parameters.
 
 Import and export derive from the same table. A path of ours is `encoder/layer_0/...`; `{i}` in a
-rule stands for the same number in both names.
+rule stands for the same number in both names. One tensor of theirs may pack several of ours.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,43 +19,56 @@ Shapes = Mapping[str, tuple[int, ...]]  # of our parameters, by path
 
 @dataclass(frozen=True)
 class Transform:
-    """How one of our arrays is laid out in their file, and back."""
+    """How our arrays, one or several, are laid out in one of theirs, and back."""
 
-    to_theirs: Callable[[np.ndarray], np.ndarray]
-    to_ours: Callable[[np.ndarray], np.ndarray]
+    to_theirs: Callable[..., np.ndarray]  # of all of ours
+    to_ours: Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
-SAME = Transform(lambda x: x, lambda x: x)
-TRANSPOSE = Transform(lambda x: x.T, lambda x: x.T)  # torch's Linear holds [out, in]
-ROW = Transform(lambda x: x[None], lambda x: x[0])  # [n] of ours is [1, n] of theirs
+SAME = Transform(lambda x: x, lambda x: [x])
+TRANSPOSE = Transform(lambda x: x.T, lambda x: [x.T])  # torch's Linear holds [out, in]
+ROW = Transform(lambda x: x[None], lambda x: [x[0]])  # [n] of ours is [1, n] of theirs
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table."""
+    """One row of the table: a path of ours, or those of all that one of theirs packs."""
 
-    ours: str
+    ours: str | tuple[str, ...]
     theirs: str
     transform: Transform = SAME
 
-    def name(self, path: str) -> str | None:
-        """Their name of the parameter at our path, None if the rule is about others."""
-        pattern = re.escape(self.ours).replace(re.escape("{i}"), r"(\d+)")
-        match = re.fullmatch(pattern, path)
-        return match and self.theirs.replace("{i}", match[1] if match.groups() else "")
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def match(self, path: str) -> tuple[str, tuple[str, ...]] | None:
+        """Their name of the parameter at our path, and all paths that it holds, None if the rule
+        is about others."""
+        found = next(filter(None, (_numbered(part).fullmatch(path) for part in self.parts)), None)
+        if found is None:
+            return None
+        name, *paths = (
+            template.replace("{i}", found[1] if found.groups() else "")
+            for template in (self.theirs, *self.parts)
+        )
+        return name, tuple(paths)
 
 
-def dense(ours: str, theirs: str) -> list[Rule]:
+def _numbered(template: str) -> re.Pattern[str]:
+    return re.compile(re.escape(template).replace(re.escape("{i}"), r"(\d+)"))
+
+
+def dense(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
     """A kernel and a bias of ours, a torch Linear of theirs."""
-    return [
-        Rule(f"{ours}/kernel", f"{theirs}.weight", TRANSPOSE),
-        Rule(f"{ours}/bias", f"{theirs}.bias"),
-    ]
+    kernel = Rule(f"{ours}/kernel", f"{theirs}.weight", TRANSPOSE)
+    return [kernel, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [kernel]
 
 
-def norm(ours: str, theirs: str) -> list[Rule]:
-    """A LayerNorm with a bias."""
-    return [Rule(f"{ours}/scale", f"{theirs}.weight"), Rule(f"{ours}/bias", f"{theirs}.bias")]
+def norm(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
+    """A LayerNorm, or an RMSNorm without a bias."""
+    scale = Rule(f"{ours}/scale", f"{theirs}.weight")
+    return [scale, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [scale]
 
 
 @dataclass(frozen=True)
@@ -65,19 +78,21 @@ class NameMap:
     rules: tuple[Rule, ...]
     copies: Mapping[str, str] = field(default_factory=dict)  # name -> whose values it repeats
     derived: Mapping[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # computed by us
-    unused: frozenset[str] = frozenset()  # read by no computation of theirs
+    unused: frozenset[str] = frozenset()  # read by no computation of theirs; {i}: any number
     written_copies: frozenset[str] = frozenset()  # copies that their reader needs in the file
 
-    def names(self, paths: Iterable[str]) -> dict[str, tuple[str, Transform]]:
-        """Our path -> (their name, transform); no path without a rule, no rule without a path."""
+    prefix: str = ""  # of most names, which files of a bare model without a head lack
+
+    def names(self, paths: Iterable[str]) -> dict[str, tuple[tuple[str, ...], Transform]]:
+        """Their name -> (our paths, transform); no path without a rule, no rule without a path."""
         table, used = {}, set()
         for path in paths:
-            hits = [(rule, name) for rule in self.rules if (name := rule.name(path))]
+            hits = [(rule, found) for rule in self.rules if (found := rule.match(path))]
             if len(hits) != 1:
                 raise LabError(f"{path}: {len(hits)} rules of the name map match, needs one")
-            (rule, name), *_ = hits
+            rule, (name, parts) = hits[0]
             used.add(rule)
-            table[path] = name, rule.transform
+            table[name] = parts, rule.transform
         if idle := [rule.ours for rule in self.rules if rule not in used]:
             raise LabError(f"the name map's rule {idle[0]} matches no parameter")
         return table
@@ -92,20 +107,22 @@ def import_params(
     derived tensor whose values are not those that it must have.
     """
     table = names.names(shapes)
-    tensors = _restore_originals(names, tensors)
-    known = {name for name, _ in table.values()} | names.unused
-    known |= names.copies.keys() | names.derived.keys()
+    tensors = _restore_originals(names, _restore_prefix(names, table, tensors))
+    known = {*table, *names.copies, *names.derived}
+    unused = [_numbered(template) for template in names.unused]
+    strange = (name for name in tensors if not any(rule.fullmatch(name) for rule in unused))
     faults = {
-        "missing": [name for name, _ in table.values() if name not in tensors],
-        "unexpected": sorted(tensors.keys() - known),
+        "missing": [name for name in table if name not in tensors],
+        "unexpected": sorted(set(strange) - known),
         "wrong": [*_misfits(table, tensors, shapes), *_wrong_values(names, tensors)],
     }
     if any(faults.values()):
         lists = (f"{kind}: {', '.join(found)}" for kind, found in faults.items() if found)
         raise LabError(f"{source}: {'; '.join(lists)}")
     flat = {
-        path: np.ascontiguousarray(transform.to_ours(tensors[name]), dtype=np.float32)
-        for path, (name, transform) in table.items()
+        path: np.ascontiguousarray(value, dtype=np.float32)
+        for name, (paths, transform) in table.items()
+        for path, value in zip(paths, transform.to_ours(tensors[name]), strict=True)
     }
     return unflatten_dict(flat, sep="/")
 
@@ -118,8 +135,8 @@ def export_params(names: NameMap, params: Mapping[str, Any], shapes: Shapes) -> 
         differing = sorted({path for path, _ in found.items() ^ shapes.items()})
         raise LabError(f"the parameters are not those of the config: {', '.join(differing)}")
     tensors = {
-        name: np.asarray(transform.to_theirs(flat[path]), dtype=np.float32)
-        for path, (name, transform) in names.names(shapes).items()
+        name: np.asarray(transform.to_theirs(*(flat[path] for path in paths)), dtype=np.float32)
+        for name, (paths, transform) in names.names(shapes).items()
     }
     return tensors | {name: tensors[names.copies[name]] for name in sorted(names.written_copies)}
 
@@ -128,6 +145,16 @@ def agrees(value: np.ndarray, formula: np.ndarray) -> bool:
     """Whether values within -1..1 are the formula's, up to the rounding of the type they have."""
     tolerance = 5e-4 if value.dtype.itemsize >= 4 else 5e-3
     return bool((np.abs(value.astype(np.float32) - formula) <= tolerance).all())
+
+
+def _restore_prefix(names: NameMap, table, tensors) -> Mapping[str, np.ndarray]:
+    """Their full names, in a file that has none of them."""
+    if not names.prefix or any(name.startswith(names.prefix) for name in tensors):
+        return tensors
+    whole = {*table, *names.copies}
+    return {
+        name if name in whole else names.prefix + name: value for name, value in tensors.items()
+    }
 
 
 def _restore_originals(names: NameMap, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -141,11 +168,12 @@ def _restore_originals(names: NameMap, tensors: Mapping[str, np.ndarray]) -> dic
 
 def _misfits(table, tensors, shapes) -> list[str]:
     faults = []
-    for path, (name, transform) in table.items():
+    for name, (paths, transform) in table.items():
         if name not in tensors:
             continue
         value = tensors[name]
-        needed = transform.to_theirs(np.broadcast_to(np.float32(0), shapes[path])).shape
+        zeros = (np.broadcast_to(np.float32(0), shapes[path]) for path in paths)
+        needed = transform.to_theirs(*zeros).shape
         if value.shape != needed:
             faults.append(f"{name} has the shape {value.shape}, needs {needed}")
         elif not np.issubdtype(value.dtype, np.floating) and value.dtype.name != "bfloat16":

@@ -33,7 +33,7 @@ def _source(
     config: EncoderDecoderConfig, inputs: Mapping[str, np.ndarray]
 ) -> tuple[Int[Array, "b s"], Bool[Array, "b s"]]:
     """The source ids and their mask, all True unless given."""
-    source = _ids(inputs, "input_ids", config.source_vocab_size or config.vocab_size)
+    source = token_ids(inputs, "input_ids", config.source_vocab_size or config.vocab_size)
     mask = jnp.asarray(inputs.get("attention_mask", np.ones(source.shape))) != 0
     if mask.shape != source.shape:
         raise LabError(f"attention_mask has the shape {mask.shape}, input_ids {source.shape}")
@@ -50,7 +50,7 @@ def outputs(
     memory, captured = encode({"params": params}, source, mask)
     weights = captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
     if "decoder_input_ids" in inputs:
-        target = _ids(inputs, "decoder_input_ids", config.vocab_size)
+        target = token_ids(inputs, "decoder_input_ids", config.vocab_size)
         states, logits = decode({"params": params}, target, memory, mask)
         found = {"last_hidden_state": (states, None), "logits": (logits, None)}
     found["encoder_last_hidden_state"] = memory, mask[..., None]
@@ -105,8 +105,8 @@ def generate(
     return tokens.reshape(-1, tokens.shape[-1]), found.scores.reshape(-1)
 
 
-def _ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> Int[Array, "b t"]:
-    """Checked here: a gather clips or fills an id beyond the table without a word."""
+def token_ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> Int[Array, "b t"]:
+    """An input's ids, checked: a gather clips or fills an id beyond the table without a word."""
     if name not in inputs:
         raise LabError(f"the inputs have no {name}")
     ids = inputs[name]
