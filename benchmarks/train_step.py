@@ -1,7 +1,10 @@
 """Training speed: our compiled step beside a bare Flax script, and the loop beside our step.
 
     python -m benchmarks.train_step --size=default
+    python -m benchmarks.train_step --size=gpt_12m
+    python -m benchmarks.train_step --config=configs/gpt2_small.py
 
+The last two time a decoder beside PyTorch (torch.compile) where that is installed.
 All that is compared takes turns in one process: the speed of a shared machine drifts by more than
 the differences that are looked for.
 """
@@ -17,7 +20,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from benchmarks import bare
+from benchmarks import bare, train_gpt
 from benchmarks.common import (
     BOS,
     SIZES,
@@ -118,7 +121,7 @@ class Repeated:
         jax.block_until_ready((self.state, out))
 
 
-def our_step(task: SyntheticTranslation, steps: int) -> Repeated:
+def our_step(task: SyntheticTranslation | train_gpt.SyntheticText, steps: int) -> Repeated:
     """The trainer's step on one device, compiled as the trainer compiles it."""
     mesh = make_mesh(MeshConfig(data=1), 1)
     rate = schedule(OPTIMIZER, 1)
@@ -231,13 +234,19 @@ def loop_overhead(name: str, size: Size, blocks: int, block: int, append: str | 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--size", choices=SIZES, default="default")
+    parser.add_argument("--size", choices=[*SIZES, "gpt_12m"], default="default")
+    parser.add_argument("--config", help="a config file of a decoder, in the place of a size")
     parser.add_argument("--rounds", type=int, default=20, help="turns of each step")
     parser.add_argument("--steps", type=int, default=1, help="steps a turn")
     parser.add_argument("--blocks", type=int, default=4, help="blocks of loop steps; 0: none")
     parser.add_argument("--block", type=int, default=20, help="steps a block")
     parser.add_argument("--append", help="a file that gets the results as table rows")
     args = parser.parse_args()
+    if args.config or args.size == "gpt_12m":
+        sizes = train_gpt.read_config(args.config) if args.config else (train_gpt.GPT_12M, 16, 128)
+        name = args.config or args.size
+        train_gpt.compare(name, our_step, *sizes, args.rounds, args.steps, args.append)
+        return
     size = SIZES[args.size]
     if args.rounds:
         against_bare(args.size, size, args.rounds, args.steps, args.append)

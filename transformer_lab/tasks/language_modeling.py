@@ -32,6 +32,7 @@ class LanguageModelingConfig:
     prompt_start: bool = True  # a prompt follows the token that starts a document
     eval_length: int = 0  # tokens that evaluation sees at most; 0: as batch.length
     eval_stride: int = 0  # tokens between windows; 0: half of the length
+    other_lengths: tuple[int, ...] = ()  # the finished model is scored with these too
     samples: int = 4  # continuations of held-out documents shown at the end
     sample_prompt: int = 16  # tokens of the document that they continue
 
@@ -93,9 +94,10 @@ class LanguageModeling:
         self.eval_length = self.config.eval_length or length
         half = -(-self.eval_length // 2)
         self.eval_stride = min(self.config.eval_stride or half, self.eval_length)
-        if max(length, self.eval_length) > model_config.max_length:
+        if max(length, self.eval_length, *self.config.other_lengths) > model_config.max_length:
             raise LabError(
-                f"batch.length = {length} and task.eval_length = {self.eval_length} must be within "
+                f"batch.length = {length}, task.eval_length = {self.eval_length} and "
+                f"task.other_lengths = {self.config.other_lengths} must be within "
                 f"model.max_length = {model_config.max_length}"
             )
         if assets is None:
@@ -187,10 +189,10 @@ class LanguageModeling:
         """Each target of each document once, with a stride less of context than the length."""
         return self._windows(*self.encode_split(split), self.start_id)
 
-    def _windows(self, ids, sizes, start: int | None) -> Iterator[HostBatch]:
+    def _windows(self, ids, sizes, start: int | None, length: int = 0) -> Iterator[HostBatch]:
         rows, eos = self.sections["batch"].rows, self.tokenizer.eos_id
-        shape = self.eval_length, self.eval_stride, rows
-        return packing.eval_windows(ids, *shape, start, eos, sizes)
+        shape = (length, -(-length // 2)) if length else (self.eval_length, self.eval_stride)
+        return packing.eval_windows(ids, *shape, rows, start, eos, sizes)
 
     # Generation.
 
@@ -254,10 +256,16 @@ class LanguageModeling:
         return nats
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Samples of the finished model; its numbers are sums."""
+        """Of the finished model: samples, and bits per byte at other lengths."""
         texts = getattr(self.documents, split)[: self.config.samples] if final else []
+        values = {}
+        for length in self.config.other_lengths if final else ():
+            ids, sizes = self.encode_split(split)
+            batches = self._windows(ids, sizes, self.start_id, length)
+            nats = sum(float(self._nats(params, place(batch)).sum()) for batch in batches)
+            values[f"bits_per_byte_{length}"] = nats / math.log(2) / max(int(sizes.sum()), 1)
         if not texts:
-            return Scores({}, [], {})
+            return Scores(values, [], {})
         cut = [self.tokenizer.encode(t)[: self.config.sample_prompt + 40] for t in texts]
         prompts = [ids[: self.config.sample_prompt] for ids in cut]
         starts = [[self.start_id, *ids] for ids in prompts]
@@ -267,7 +275,7 @@ class LanguageModeling:
             (decode(ids), self.text_of(outs[0]), decode(whole[len(ids) :]))
             for ids, outs, whole in zip(prompts, found, cut, strict=True)
         ]
-        return Scores({}, rows, {})
+        return Scores(values, rows, {})
 
     # What the run reports and keeps.
 
