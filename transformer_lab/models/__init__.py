@@ -12,6 +12,7 @@ from transformer_lab.errors import LabError, nearest
 
 MODELS = {
     "decoder": "transformer_lab.models.decoder",
+    "encoder": "transformer_lab.models.encoder",
     "encoder_decoder": "transformer_lab.models.encoder_decoder",
 }
 

@@ -23,7 +23,7 @@ Rules = Sequence[tuple[str, P]]
 
 # Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
 RULES: Rules = (
-    (r"embedding_(in|out)/kernel$", P()),
+    (r"(embedding_(in|out)|pooler|mlm_transform|nsp|classifier)/kernel$", P()),
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),

@@ -1,0 +1,156 @@
+"""The encoder-only Transformer (Devlin 2019) with its pre-training and fine-tuning heads."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.basic import Embedding, dense, norm
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.positions import PositionVectors
+from transformer_lab.layers.stack import Stack
+from transformer_lab.ops.activations import ACTIVATIONS
+from transformer_lab.ops.dropout import dropout
+
+HEADS = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
+
+
+@dataclass(frozen=True)
+class EncoderConfig(StackConfig):
+    """A stack that reads both ways; the defaults are those of BERT base."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feed_forward_width: int = 3072
+    activation: str = "gelu"
+    norm_epsilon: float = 1e-12
+    kernel_init: str = "normal"
+    positions: str = "learned"
+    max_length: int = 512
+    attention_dropout: float = 0.1
+    vocab_size: int | None = None  # None: the tokenizer's
+    types: int = 2  # segments that have a vector: BERT's A and B; 0: none
+    embedding_norm: bool = True
+    pooler: bool = True  # a layer on the first token's state
+    pooler_activation: str = "tanh"
+    # mlm: masked tokens; mlm_nsp: and next sentence; classes: of a text; tokens: of each token;
+    # span: where an answer starts and ends
+    head: str = "none"
+    labels: int = 2  # of classes and tokens; 1 class is a regression
+    head_dropout: float = 0.1  # before classes and tokens
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.head not in HEADS:
+            raise LabError(f'model.head = "{self.head}" is unknown{nearest(self.head, HEADS)}')
+        if self.head == "mlm_nsp" and not self.pooler:
+            raise LabError('model.head = "mlm_nsp" needs model.pooler = True')
+        if self.labels < 1 or self.types < 0:
+            raise LabError(f"model.labels = {self.labels} < 1, or model.types = {self.types} < 0")
+        if self.pooler_activation not in ACTIVATIONS:
+            hint = nearest(self.pooler_activation, ACTIVATIONS)
+            raise LabError(f'model.pooler_activation = "{self.pooler_activation}" is unknown{hint}')
+
+
+class Encoder(nn.Module):
+    """tokens -> states, and what the config's head makes of them."""
+
+    config: EncoderConfig
+
+    def setup(self):
+        cfg = self.config
+        self.embedding = Embedding(cfg.vocab_size, cfg.width, cfg.init_std, cfg.compute_dtype)
+        self.positions = PositionVectors(cfg)
+        if cfg.types:
+            self.type_embedding = Embedding(cfg.types, cfg.width, cfg.init_std, cfg.compute_dtype)
+        if cfg.embedding_norm:
+            self.embedding_norm = norm(cfg)
+        self.encoder = Stack(cfg, cfg.layers)
+        if cfg.pooler:
+            self.pooler = dense(cfg, cfg.width, True)
+        if cfg.head in ("mlm", "mlm_nsp"):
+            self.mlm_transform = dense(cfg, cfg.width, True)
+            self.mlm_norm = norm(cfg)
+            self.mlm_bias = self.param("mlm_bias", nn.initializers.zeros, (cfg.vocab_size,))
+        if cfg.head == "mlm_nsp":
+            self.nsp = dense(cfg, 2, True)
+        if cfg.head in ("classes", "tokens", "span"):
+            self.classifier = dense(cfg, 2 if cfg.head == "span" else cfg.labels, True)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "b t"],
+        mask: Bool[Array, "b t"] | None = None,
+        types: Int[Array, "b t"] | None = None,
+        dropout_key: Key[Array, ""] | None = None,
+        places: Int[Array, "b p"] | None = None,
+    ) -> dict[str, Float[Array, "..."]]:
+        """`states` [b t d], and as configured `pooled` [b d], `mlm` [b p v] at the places (None:
+        everywhere), `nsp` [b 2], `logits` ([b labels], [b t labels], or [b t 2]: start and end).
+
+        The mask is True at real tokens: nothing attends to others.
+        """
+        cfg = self.config
+        keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
+        out = {"states": self._states(tokens, mask, types, keys[:2])}
+        drop = lambda x: dropout(x, cfg.head_dropout, keys[2])  # noqa: E731
+        if cfg.pooler:
+            pooled = self.pooler(out["states"][:, 0])
+            out["pooled"] = ACTIVATIONS[cfg.pooler_activation](pooled)
+        if cfg.head in ("mlm", "mlm_nsp"):
+            out["mlm"] = self._mlm(out["states"], places)
+        if cfg.head == "mlm_nsp":
+            out["nsp"] = self.nsp(out["pooled"]).astype(jnp.float32)
+        if cfg.head == "classes":
+            first = out["pooled"] if cfg.pooler else out["states"][:, 0]
+            out["logits"] = self.classifier(drop(first)).astype(jnp.float32)
+        elif cfg.head in ("tokens", "span"):
+            states = drop(out["states"]) if cfg.head == "tokens" else out["states"]
+            out["logits"] = self.classifier(states).astype(jnp.float32)
+        return out
+
+    def _states(self, tokens, mask, types, keys):
+        cfg = self.config
+        length = tokens.shape[1]
+        if length > cfg.max_length:
+            raise LabError(
+                f"a sequence of {length} tokens exceeds model.max_length = {cfg.max_length}"
+            )
+        x = self.embedding(tokens)
+        vectors = self.positions(jnp.arange(length)[None])
+        added = vectors if cfg.positions_every_layer else None
+        if vectors is not None and added is None:
+            x = x + vectors
+        if cfg.types:
+            x = x + self.type_embedding(jnp.zeros_like(tokens) if types is None else types)
+        if cfg.embedding_norm:
+            x = self.embedding_norm(x)
+        x = dropout(x, cfg.dropout, keys[0])
+        keys_mask = None if mask is None else mask[:, None, None, :]
+        return self.encoder(x, keys_mask, dropout_key=keys[1], added=added)
+
+    def _mlm(self, states, places):
+        """Devlin 2019, section 3.1: a layer, a norm, then the embedding as the output layer."""
+        if places is not None:
+            states = jnp.take_along_axis(states, places[..., None], axis=1)
+        hidden = self.mlm_norm(ACTIVATIONS[self.config.activation](self.mlm_transform(states)))
+        return self.embedding.logits(hidden) + self.mlm_bias
+
+
+def build(config: EncoderConfig) -> Encoder:
+    """The module; `config.vocab_size` must be known by now."""
+    if config.vocab_size is None:
+        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    return Encoder(config)
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments of a smallest call, for `init` and for shapes."""
+    return (jnp.zeros((1, 2), jnp.int32),)
+
+
+CONFIG = EncoderConfig
