@@ -48,6 +48,17 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
     app.run(guarded, flags_parser=parse)
 
 
+def use_huge_pages() -> None:
+    """Starts the process anew so that its memory comes in pages of 2 MiB, where Linux has them.
+
+    A CPU's training step asks for hundreds of megabytes and gives them back: faulting them in by 4
+    KiB took a sixth of its time.
+    """
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def config_file() -> None:
     """Declares --config=FILE[:ARG] and --config.KEY=VALUE."""
     config_flags.DEFINE_config_file("config", None, "The run's config file.", lock_config=True)
@@ -58,8 +69,15 @@ def workdir_config(read: Callable[[Path], dict]) -> None:
     workdir = _flag_value("workdir")
     if not workdir:
         raise LabError("--workdir=DIR is missing: the directory of a trained run")
-    config = ConfigDict(read(Path(workdir)))
+    config = ConfigDict(_with_tuples(read(Path(workdir))))
     config_flags.DEFINE_config_dict("config", config, lock_config=True)
+
+
+def _with_tuples(values):
+    """JSON holds tuples as lists, which no flag can override."""
+    if isinstance(values, dict):
+        return {key: _with_tuples(value) for key, value in values.items()}
+    return tuple(values) if isinstance(values, list) else values
 
 
 def get_config() -> ConfigDict:

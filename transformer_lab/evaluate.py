@@ -18,14 +18,17 @@ SPLITS = ("train", "validation", "test")
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
 flags.DEFINE_string("split", "test", "train | validation | test.")
 flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
 
 
 def main(_: list[str]) -> None:
-    if flags.FLAGS.split not in SPLITS:
-        hint = nearest(flags.FLAGS.split, SPLITS)
-        raise LabError(f'--split="{flags.FLAGS.split}" is unknown{hint}')
-    trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
-    values, scores = final_scores(trainer, params, flags.FLAGS.split)
+    args = flags.FLAGS
+    if args.split not in SPLITS:
+        raise LabError(f'--split="{args.split}" is unknown{nearest(args.split, SPLITS)}')
+    trainer, params = runs.open_run(
+        cli.get_config(), cli.get_workdir(), args.average, args.init_from
+    )
+    values, scores = final_scores(trainer, params, args.split)
     print(json.dumps({**values, **scores.notes}))
 
 

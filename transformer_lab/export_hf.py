@@ -3,29 +3,41 @@
 A run that their architecture cannot hold is refused with the first setting that has no place there.
 A decoder becomes the first of their families that can hold it, or that of `--model_type=llama`.
 What depends on decoding may be changed here, such as `--config.decode.length_penalty=power`.
+An adapted run becomes a whole model, or with `--peft` and method "lora" an adapter alone.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 
 from transformer_lab import cli, pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import export
 from transformer_lab.pretrained.generation import SpecialIds
+from transformer_lab.pretrained.peft import export_lora
 from transformer_lab.text import ByteBpeTokenizer, HfTokenizer, MarianTokenizer, Tokenizer
 from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX, SETTINGS
 from transformer_lab.text.tokenizer import HEADER, SPECIAL_PIECES
 from transformer_lab.training import runs
+from transformer_lab.training.adapting import lora_factors
+from transformer_lab.training.loop import Trainer
+from transformer_lab.training.state import TrainState
 from transformer_lab.training.writers import log
 
 __all__ = ["export", "export_run", "main"]
 
 # Overridable: one process may import several commands, and they share these names.
 flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
-flags.DEFINE_string("target", "", "Directory to write: a new one, or without a model.")
+flags.DEFINE_string(
+    "target", "", "Directory to write: a new one, or without a model.", allow_override=True
+)
+flags.DEFINE_string(
+    "init_from", "", "Where an adapted run's base lies now, if it was moved.", allow_override=True
+)
+flags.DEFINE_bool("peft", False, "Write the LoRA adapter alone, as their peft does.")
 flags.DEFINE_string("model_type", "", "Hugging Face's family; empty: the first that fits.")
 flags.DEFINE_integer(
     "average",
@@ -42,7 +54,11 @@ def main(arguments: list[str]) -> None:
     if not args.target:
         raise LabError("--target=DIR is missing: where to write the Hugging Face model")
     config = cli.get_config()
-    trainer, params = runs.open_run(config, cli.get_workdir(), args.average)
+    opening = config, cli.get_workdir(), args.average, args.init_from
+    if args.peft:
+        export_adapter(config.model.kind, *runs.open_state(*opening), args)
+        return
+    trainer, params = runs.open_run(*opening)
     export_run(config.model.kind, trainer.task, params, args.target, args.model_type)
 
 
@@ -63,11 +79,26 @@ def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type
         SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id),
         task.sections.get("decode"),
         model_type_of(kind, task.model_config, model_type),
+        task.labels if getattr(task, "CONFIG_LABELS", False) else (),
     )
     for name, content in files.items():
         (Path(target) / name).write_bytes(content)
     if not files:
         log(f"the tokenizer was not exported: its kind is {tok.config.kind}, unknown there")
+
+
+def export_adapter(kind: str, trainer: Trainer, state: TrainState, args: Any) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors of a run with method "lora"."""
+    adapt, config = trainer.config.adapt, trainer.task.model_config
+    factors, rest = lora_factors(jax.device_get(state.params))
+    if not trainer.adapted or not factors or rest:
+        other = min(rest, default="nothing")
+        raise LabError(
+            f"--peft holds nothing but LoRA, this run trains {other}: merge it, or leave --peft out"
+        )
+    model_type = model_type_of(kind, config, args.model_type)
+    scale = adapt.alpha / adapt.rank
+    export_lora(factors, config, args.target, model_type, scale, adapt.dropout)
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -93,6 +124,8 @@ def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
         raise LabError(f'model.kind = "{kind}" has no Hugging Face layout here')
     if wanted and wanted not in found:
         raise LabError(f'--model_type="{wanted}" is none of {", ".join(found)}')
+    if kind == "encoder" and config.types == 1:
+        found.sort(key=lambda name: name != "roberta")  # BERT could hold it, but knows two types
     reasons = []
     for name in [wanted] if wanted else found:
         try:

@@ -24,8 +24,9 @@ flags.DEFINE_string("prompt", None, "The text to continue.")
 flags.DEFINE_string("prompts", "", "A file with a prompt a line.")
 flags.DEFINE_string("score", "", "A file with a text a line to score; - for standard input.")
 flags.DEFINE_integer("num_samples", 1, "Continuations of each prompt.", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0)
+flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
 flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
 
 
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> None:
     if config.task.kind != "language_modeling":
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
-    trainer, params = runs.open_run(config, cli.get_workdir(), args.average)
+    trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     if args.score:
         score(trainer, params, texts)

@@ -18,7 +18,8 @@ from transformer_lab.errors import LabError
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL
-from transformer_lab.text import HfTokenizer, MarianTokenizer, Tokenizer
+from transformer_lab.tasks.reading import LABELS
+from transformer_lab.text import HfTokenizer, MarianTokenizer, Tokenizer, WordPieceTokenizer
 from transformer_lab.text.marian import VOCAB
 from transformer_lab.text.tokenizer import HEADER
 from transformer_lab.training import runs
@@ -28,7 +29,16 @@ from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.writers import log, make_workdir
 
-TASKS = {"encoder_decoder": "translation", "decoder": "language_modeling"}  # of a run, by kind
+TASKS = {  # of a run, by the model's kind or its head
+    "encoder_decoder": "translation",
+    "decoder": "language_modeling",
+    "none": "sentence_embedding",
+    "mlm": "masked_language_modeling",
+    "mlm_nsp": "masked_language_modeling",
+    "classes": "classification",
+    "tokens": "tagging",
+    "span": "question_answering",
+}
 
 flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
 flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
@@ -67,7 +77,9 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     config = run_config(model, tokenizer)
     resolved, stored = resolve(config), config.to_dict()
     mesh = make_mesh(resolved.run.mesh)
-    trainer = Trainer(resolved.run, runs.build_task(resolved, tokenizer.to_files(), mesh), mesh)
+    trainer = Trainer(
+        resolved.run, runs.build_task(resolved, run_assets(model, tokenizer), mesh), mesh
+    )
     state = trainer.with_params(trainer.init(), model.params)
     checkpoints = Checkpoints(make_workdir(path), resolved.run.keep, log)
     try:
@@ -81,7 +93,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
 
 def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
     """The tokenizer beside the weights; LabError if its ids are not those of the model."""
-    if model.kind == "decoder":
+    if model.kind in ("decoder", "encoder"):
         return _read_hf_tokenizer(model, source)
     if missing := [n for n in MarianTokenizer.foreign_files if not (source / n).is_file()]:
         raise LabError(f"{source}: a run needs the tokenizer too, {', '.join(missing)} missing")
@@ -104,12 +116,12 @@ def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
 
 def _read_hf_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
     """Tables may have more rows than the tokenizer has tokens, and a model no end token."""
-    older = HfTokenizer.foreign_files
-    if not (source / HEADER).is_file() and not all((source / n).is_file() for n in older):
-        raise LabError(
-            f"{source}: a run needs the tokenizer too, {HEADER} missing (or {' and '.join(older)})"
-        )
-    tokenizer = _load_tokenizer(source, [HEADER, *HfTokenizer.file_names])
+    older = WordPieceTokenizer if model.kind == "encoder" else HfTokenizer
+    layouts = (HEADER,), HfTokenizer.foreign_files, older.foreign_files
+    if not any(all((source / name).is_file() for name in names) for names in layouts):
+        also = " and ".join(older.foreign_files)
+        raise LabError(f"{source}: a run needs the tokenizer too, {HEADER} missing (or {also})")
+    tokenizer = _load_tokenizer(source, [HEADER, *HfTokenizer.file_names, *older.foreign_files])
     if model.special.eos not in (NO_TOKEN, tokenizer.eos_id):
         raise LabError(
             f"{source}: {SPECIAL['eos']} = {model.special.eos}, "
@@ -130,13 +142,27 @@ def _load_tokenizer(source: Path, names: Iterable[str]) -> Tokenizer:
         raise LabError(f"{source}: {error}") from None
 
 
+def run_assets(model: Pretrained, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """The files that the task needs: the tokenizer's, and the labels if it has some."""
+    labels = {LABELS: json.dumps(model.labels).encode()} if model.labels else {}
+    return tokenizer.to_files() | labels
+
+
 def run_config(model: Pretrained, tokenizer: Tokenizer) -> ConfigDict:
     """The defaults of a run of the model's kind, with what is known of this one."""
-    config = default_config(model=model.kind, task=TASKS[model.kind])
+    task = TASKS[model.config.head if model.kind == "encoder" else model.kind]
+    config = default_config(model=model.kind, task=task)
     config.model.update(asdict(model.config))
-    config.decode.update(asdict(model.decode))
-    if model.kind == "decoder":
+    if model.decode is not None:
+        config.decode.update(asdict(model.decode))
+    if "length" in config.batch:
         config.batch.length = min(config.batch.length, model.config.max_length)
+    elif model.kind == "encoder":
+        config.batch.max_length = model.config.max_length
+    if task == "classification":
+        config.task.regression = model.config.labels == 1
+    if task == "masked_language_modeling":
+        config.task.next_sentence = model.config.head == "mlm_nsp"
     config.tokenizer.update(asdict(tokenizer.config))
     return config
 

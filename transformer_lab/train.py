@@ -9,7 +9,9 @@ from transformer_lab import cli
 from transformer_lab.training import runs
 
 flags.DEFINE_string("workdir", "", "Directory of the run: checkpoints, metrics, config.")
-flags.DEFINE_string("init_from", "", "Directory of a run whose weights start this new one.")
+flags.DEFINE_string(
+    "init_from", "", "A run whose weights start this new one, or hf:DIR; an adapted run's base."
+)
 flags.DEFINE_string("init_pattern", ".*", "Regular expression on the paths of those weights.")
 
 
@@ -19,4 +21,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    cli.use_huge_pages()
     cli.main(main, cli.config_file)

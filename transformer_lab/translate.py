@@ -17,10 +17,14 @@ from transformer_lab.training.writers import log
 
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
 flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
 
 
 def main(sentences: list[str]) -> None:
-    trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
+    args = flags.FLAGS
+    trainer, params = runs.open_run(
+        cli.get_config(), cli.get_workdir(), args.average, args.init_from
+    )
     task = trainer.task
     if sys.stdin is not None:
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny import make_trainer, read_metrics, tiny_config
 from transformer_lab.errors import LabError
-from transformer_lab.training import runs
+from transformer_lab.training import runs, sources
 from transformer_lab.training.checkpoint import Checkpoints
 
 VOLATILE = ("examples_per_second", "tokens_per_second")
@@ -250,7 +250,7 @@ def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tm
     checkpoints = Checkpoints(whole, 5)
     old = checkpoints.restore_params(10)
     checkpoints.close()
-    merged, found = runs.merge_params(trainer.init().params, old, r"^encoder/")
+    merged, found = sources.merge_params(trainer.init().params, old, r"^encoder/")
     assert found["loaded"] and all(path.startswith("encoder/") for path in found["loaded"])
     assert all(path.startswith(("decoder/", "target_")) for path in found["new"])
     np.testing.assert_array_equal(

@@ -1,5 +1,6 @@
 """Schedules and optimizers against their formulas."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,6 +57,32 @@ def test_unknown_names_are_refused_with_the_nearest(field, value):
     config = OptimizerConfig(**{field: value})
     with pytest.raises(LabError, match="did you mean"):
         make_optimizer(config, schedule(config, 10))
+
+
+def test_muon_orthogonalises_the_momentum_of_kernels_and_is_nesterovs_adam_elsewhere():
+    """Jordan 2024: five Newton-Schulz steps; Liu 2025, eq. 4: times 0.2 sqrt(max(in, out))."""
+    config = OptimizerConfig(
+        name="muon", learning_rate=0.1, schedule="constant", warmup_steps=1, weight_decay=0.3
+    )
+    rng = np.random.default_rng(0)
+    shapes = {"up": {"kernel": (6, 4), "bias": (4,)}, "embedding": {"embedding": (5, 4)}}
+    draw = lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    leaf = lambda x: isinstance(x, tuple)  # noqa: E731
+    params, gradients = (jax.tree.map(draw, shapes, is_leaf=leaf) for _ in range(2))
+    optimizer = make_optimizer(config, schedule(config, 5))
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    x = np.asarray(gradients["up"]["kernel"], np.float64).T
+    x /= np.linalg.norm(x)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    assert np.abs(np.linalg.svd(x)[1] - 1).max() < 0.35
+    want = -0.1 * (0.2 * 6**0.5 * x.T + 0.3 * np.asarray(params["up"]["kernel"]))
+    np.testing.assert_allclose(updates["up"]["kernel"], want, atol=1e-5)
+    for path in (("up", "bias"), ("embedding", "embedding")):
+        update, gradient = (tree[path[0]][path[1]] for tree in (updates, gradients))
+        # The first step of Adam with Nesterov's momentum (Dozat 2016): b1 / (1 + b1) beyond 1.
+        np.testing.assert_allclose(update, -0.1 * (1 + 0.9 / 1.9) * jnp.sign(gradient), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "lion"])

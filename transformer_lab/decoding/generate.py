@@ -162,7 +162,7 @@ class Generator:
 
     def _controls(self) -> tuple[Array, ...]:
         config = self.config
-        values = config.temperature or 1.0, config.top_k, config.top_p
+        values = config.temperature or 1.0, min(config.top_k, 2**31 - 1), config.top_p
         kinds = jnp.float32, jnp.int32, jnp.float32
         return tuple(kind(value) for kind, value in zip(kinds, values, strict=True))
 

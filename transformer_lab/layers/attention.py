@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.layers.basic import dense
+from transformer_lab.layers.basic import dense, joined
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places
 from transformer_lab.ops.attention import attend, fused_attend
@@ -73,16 +73,23 @@ class Attention(nn.Module):
         keeps index + t within the cache's length (a write beyond it would be moved), unless the
         cache is as long as the window: then it is a ring, position p at place p modulo its length.
         """
-        new = self.keys_and_values(x, places.query)
+        cfg = self.config
+        if cache is None or x.shape[1] > 1:
+            query, new = self._queries(x, places), self.keys_and_values(x, places.query)
+        else:
+            query, key, value = joined(x, (self.query, self.key, self.value))
+            query = self._turn(self._split(query, cfg.heads), places.query)
+            key = self._turn(self._split(key, cfg.key_value_heads), places.query)
+            new = key, self._split(value, cfg.key_value_heads)
         if cache is None:
             seen = kept = new
-        elif self.config.window:
+        elif cfg.window:
             seen, kept = ring_write(cache, new, index)
         else:
             start = (0, 0, index, 0)
             write = lambda old, part: jax.lax.dynamic_update_slice(old, part, start)  # noqa: E731
             seen = kept = jax.tree.map(write, cache, new)
-        return self._mix(self._queries(x, places), seen, mask, None, places, bias), kept
+        return self._mix(query, seen, mask, None, places, bias), kept
 
     def _queries(self, x, places):
         return self._turn(self._split(self.query(x), self.config.heads), places and places.query)

@@ -1,7 +1,10 @@
 """Dense, norm and feed-forward as every block uses them."""
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer_lab.layers.config import StackConfig
@@ -18,6 +21,21 @@ def dense(config: StackConfig, features: int, bias: bool, role: str = "") -> nn.
         "normal": nn.initializers.normal(config.init_std * gain),
     }[config.kernel_init]
     return nn.Dense(features, use_bias=bias, dtype=config.compute_dtype, kernel_init=init)
+
+
+def joined(x: Float[Array, "b t d"], layers: Sequence[nn.Dense]) -> list[Float[Array, "b t _"]]:
+    """The layers' outputs for one input, by one product.
+
+    For single positions, where each product waits for the one before: a decoding loop joins the
+    kernels once, before it starts.
+    """
+    params = [layer.variables["params"] for layer in layers]
+    kernel = jnp.concatenate([p["kernel"] for p in params], axis=1).astype(x.dtype)
+    out = x @ kernel
+    if layers[0].use_bias:
+        out = out + jnp.concatenate([p["bias"] for p in params]).astype(x.dtype)
+    ends = np.cumsum([p["kernel"].shape[1] for p in params])[:-1]
+    return jnp.split(out, ends.tolist(), axis=-1)
 
 
 class Identity(nn.Module):

@@ -67,6 +67,7 @@ class StackConfig:
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
+    adapter_width: int = 0  # of bottleneck adapters (Houlsby 2019); 0: none
     attention_implementation: str = "own"  # own | xla | cudnn; the last two have no weights dropout
     kernel_init: str = "xavier_uniform"
     init_std: float = 0.02  # of kernel_init = "normal", and of embeddings
@@ -100,6 +101,8 @@ class StackConfig:
                 f'model.positions = "{self.positions}" is in every layer: unset '
                 "model.positions_every_layer"
             )
+        if self.adapter_width < 0:
+            raise LabError(f"model.adapter_width = {self.adapter_width} must not be negative")
         if self.window < 0:
             raise LabError(f"model.window = {self.window} must be at least 1, or 0 for none")
         if self.attention_dropout and self.attention_implementation != "own":

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue, to_ring
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
@@ -25,7 +26,8 @@ class Block(nn.Module):
 
     post: x = norm(x + f(x)) (Vaswani 2017, 3.1); deep: x = norm(alpha x + f(x)) (Wang 2022);
     pre: x = x + f(norm(x)) (Xiong 2020); parallel: x = x + attention(norm(x)) +
-    feed_forward(norm(x)) (Chowdhery 2022, section 2), with one norm or two.
+    feed_forward(norm(x)) (Chowdhery 2022, section 2), with one norm or two. With `adapter_width`
+    a bottleneck follows each f, before the residual is added (Houlsby 2019, figure 2).
     """
 
     config: StackConfig
@@ -42,6 +44,10 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(cfg)
         if cfg.block != "parallel":
             self.feed_forward_norm = norm(cfg)
+        if cfg.adapter_width:
+            self.attention_adapter, self.feed_forward_adapter = Adapter(cfg), Adapter(cfg)
+            if self.cross:
+                self.cross_attention_adapter = Adapter(cfg)
 
     def __call__(
         self,
@@ -93,6 +99,11 @@ class Block(nn.Module):
         cfg = self.config
         drop = lambda h, key: dropout(h, cfg.dropout, key)  # noqa: E731
         feed_forward = lambda h: self.feed_forward(h, keys[3])  # noqa: E731
+        if cfg.adapter_width:
+            self_attention = _then(self_attention, self.attention_adapter)
+            feed_forward = _then(feed_forward, self.feed_forward_adapter)
+            if cross_attention is not None:
+                cross_attention = _then(cross_attention, self.cross_attention_adapter)
         if cfg.block != "serial":
             h = self.attention_norm(x)
             g = h if cfg.block == "parallel" else self.feed_forward_norm(x)
@@ -111,6 +122,10 @@ class Block(nn.Module):
             return x + dropout(sublayer(norm_layer(x)), cfg.dropout, key)
         scaled = x * cfg.residual_scale if cfg.norm_place == "deep" else x
         return norm_layer(scaled + dropout(sublayer(x), cfg.dropout, key))
+
+
+def _then(sublayer, adapter):
+    return lambda h: adapter(sublayer(h))
 
 
 class Stack(nn.Module):

@@ -40,6 +40,7 @@ class EncoderConfig(StackConfig):
     # mlm: masked tokens; mlm_nsp: and next sentence; classes: of a text; tokens: of each token;
     # span: where an answer starts and ends
     head: str = "none"
+    mlm_activation: str = "gelu"
     labels: int = 2  # of classes and tokens; 1 class is a regression
     head_dropout: float = 0.1  # before classes and tokens
 
@@ -51,9 +52,11 @@ class EncoderConfig(StackConfig):
             raise LabError('model.head = "mlm_nsp" needs model.pooler = True')
         if self.labels < 1 or self.types < 0:
             raise LabError(f"model.labels = {self.labels} < 1, or model.types = {self.types} < 0")
-        if self.pooler_activation not in ACTIVATIONS:
-            hint = nearest(self.pooler_activation, ACTIVATIONS)
-            raise LabError(f'model.pooler_activation = "{self.pooler_activation}" is unknown{hint}')
+        for name in ("pooler_activation", "mlm_activation"):
+            value = getattr(self, name)
+            if value not in ACTIVATIONS:
+                hint = nearest(value, ACTIVATIONS)
+                raise LabError(f'model.{name} = "{value}" is unknown{hint}')
 
 
 class Encoder(nn.Module):
@@ -137,7 +140,7 @@ class Encoder(nn.Module):
         """Devlin 2019, section 3.1: a layer, a norm, then the embedding as the output layer."""
         if places is not None:
             states = jnp.take_along_axis(states, places[..., None], axis=1)
-        hidden = self.mlm_norm(ACTIVATIONS[self.config.activation](self.mlm_transform(states)))
+        hidden = self.mlm_norm(ACTIVATIONS[self.config.mlm_activation](self.mlm_transform(states)))
         return self.embedding.logits(hidden) + self.mlm_bias
 
 

@@ -39,6 +39,9 @@ def sample(
 
     The temperature is above 0; greedy choice is `argmax`, to which it tends.
     """
-    logits = logits.astype(jnp.float32) / temperature
+    logits = logits.astype(jnp.float32)
+    # Below 0, so that a temperature near 0 makes no infinity of several logits, nor 0 / 0.
+    below = logits - logits.max(axis=-1, keepdims=True)
+    logits = below / jnp.maximum(temperature, jnp.finfo(jnp.float32).tiny)
     logits = restrict(logits, top_k, top_p) if restricted else logits
     return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

@@ -4,9 +4,11 @@ A family is a module of this package, keyed by the `model_type` of its config.js
 (of `transformer_lab.models`), `reading(settings, tensors)` and `writing(config)`, which return the
 other side's config and the name map; `shapes(config)`, of the parameters by path; and for checks
 `INPUTS`, `outputs(config, params, inputs)` and `generate(config, params, inputs, decode, special)`.
+Encoders alone generate nothing; they have `PAD`, and `writing` asks for the padding token too.
 """
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,19 +18,28 @@ from flax.traverse_util import flatten_dict
 
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError, nearest
+from transformer_lab.pretrained.encoder_settings import (
+    LABELLED,
+    label_names,
+    label_settings,
+    special_ids,
+)
 from transformer_lab.pretrained.generation import SpecialIds, read_generation, write_generation
 from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directory
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params
 
 FAMILIES = {
+    "bert": "transformer_lab.pretrained.bert",
     "bloom": "transformer_lab.pretrained.bloom",
+    "distilbert": "transformer_lab.pretrained.distilbert",
     "gpt2": "transformer_lab.pretrained.gpt2",
     "gpt_neox": "transformer_lab.pretrained.gpt_neox",
     "llama": "transformer_lab.pretrained.llama",
     "marian": "transformer_lab.pretrained.marian",
     "mistral": "transformer_lab.pretrained.mistral",
     "opt": "transformer_lab.pretrained.opt",
+    "roberta": "transformer_lab.pretrained.roberta",
 }
 
 
@@ -40,8 +51,9 @@ class Pretrained:
     kind: str
     config: Any
     params: dict[str, Any]  # float32 numpy arrays
-    decode: DecodeConfig
+    decode: DecodeConfig | None  # None: it does not generate
     special: SpecialIds
+    labels: tuple[str, ...] = ()  # of a head for classes or tokens
 
 
 def family(model_type: str) -> ModuleType:
@@ -61,6 +73,10 @@ def load(directory: str | Path) -> Pretrained:
     settings = Settings(found.config, str(found.path / CONFIG))
     config, names = module.reading(settings, found.tensors)
     params = import_params(names, found.tensors, module.shapes(config), str(found.path))
+    if module.KIND == "encoder":
+        labels = label_names(found.config) if config.head in LABELLED else ()
+        special = special_ids(found.config, module.PAD)
+        return Pretrained(model_type, module.KIND, config, params, None, special, tuple(labels))
     alone = module.KIND == "decoder"
     decode, special = read_generation(found, config.vocab_size, config.max_length, alone)
     return Pretrained(model_type, module.KIND, config, params, decode, special)
@@ -73,13 +89,16 @@ def export(
     special: SpecialIds,
     decode: DecodeConfig | None = None,
     model_type: str = "marian",
+    labels: Sequence[str] = (),
 ) -> None:
     """Write a directory that `load` and Hugging Face's own classes read; never over another."""
     module = family(model_type)
-    values, names = module.writing(config)
+    encoder = module.KIND == "encoder"
+    values, names = module.writing(config, special.pad) if encoder else module.writing(config)
+    values |= label_settings(labels) if labels else {}
     tensors = export_params(names, params, module.shapes(config))
-    alone = module.KIND == "decoder"
-    generation = write_generation(special, decode, config.max_length, alone)
+    alone = module.KIND != "encoder_decoder"
+    generation = None if encoder else write_generation(special, decode, config.max_length, alone)
     # The special tokens stand in both: a model's own computation uses the padding's.
     values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
@@ -88,8 +107,8 @@ def export(
 def describe(model: Pretrained) -> str:
     """One line about what was read."""
     count = sum(value.size for value in flatten_dict(model.params).values())
+    shown = f"{model.model_type}: {count:,} parameters, up to {model.config.max_length} tokens"
+    if model.decode is None:
+        return f"{shown}, head {model.config.head}"
     search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"
-    return (
-        f"{model.model_type}: {count:,} parameters, up to {model.config.max_length} tokens, "
-        f"{search}, at most {model.decode.max_new_tokens} new tokens"
-    )
+    return f"{shown}, {search}, at most {model.decode.max_new_tokens} new tokens"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from transformer_lab.errors import LabError
+from transformer_lab.layers.config import StackConfig
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.generation import GENERATION_KEYS
 from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
@@ -67,16 +68,23 @@ def both_ways(
         """Their settings of our model, special tokens aside, and where the weights go."""
         written = write(config)
         name = written["model_type"]
-        back = _material(whole(Settings(written, name)))
-        for field, value in _material(config).items():
-            if back[field] != value:
-                raise LabError(
-                    f"model.{field} = {value!r} has no place in a {name} model: "
-                    f"it needs {back[field]!r}"
-                )
+        refuse_lost(config, whole(Settings(written, name)), name)
         return written, names(config)
 
     return reading, writing
+
+
+def refuse_lost(
+    config: StackConfig, back: StackConfig, model_type: str, also: Iterable[str] = ()
+) -> None:
+    """LabError for the first setting that did not return; `also` are others that do not matter."""
+    found = _material(back)
+    for field, value in _material(config).items():
+        if found[field] != value and field not in also:
+            raise LabError(
+                f"model.{field} = {value!r} has no place in a {model_type} model: "
+                f"it needs {found[field]!r}"
+            )
 
 
 def read_fields(
@@ -89,13 +97,18 @@ def read_fields(
     for name in settings.values.get("architectures") or []:
         if name not in known:
             raise settings.error("architectures", "only the language model is")
+    return read_table(settings, fields, activations)
+
+
+def read_table(settings: Settings, fields: Fields, activations=ACTIVATIONS) -> dict[str, Any]:
+    """Our fields of a table."""
     readers = {bool: settings.flag, int: settings.integer, float: settings.number}
     readers[str] = partial(settings.choice, valid=activations)
     return {ours: readers[type(value)](key, value) for key, (ours, value) in fields.items()}
 
 
 def write_fields(
-    config: DecoderConfig,
+    config: StackConfig,
     model_type: str,
     architecture: str,
     fields: Fields,
@@ -123,7 +136,7 @@ def head_dim(settings: Settings, key: str, width: int, heads: int) -> int:
     return width // heads
 
 
-def _material(config: DecoderConfig) -> dict[str, Any]:
+def _material(config: StackConfig) -> dict[str, Any]:
     """The settings that a number may depend on, each in one spelling."""
     drop = set(IMMATERIAL)
     if config.positions != "rope":

@@ -82,6 +82,7 @@ class NameMap:
     written_copies: frozenset[str] = frozenset()  # copies that their reader needs in the file
 
     prefix: str = ""  # of most names, which files of a bare model without a head lack
+    rename: Callable[[str], str] = str  # what a file calls a tensor -> what the table calls it
 
     def names(self, paths: Iterable[str]) -> dict[str, tuple[tuple[str, ...], Transform]]:
         """Their name -> (our paths, transform); no path without a rule, no rule without a path."""
@@ -107,6 +108,7 @@ def import_params(
     derived tensor whose values are not those that it must have.
     """
     table = names.names(shapes)
+    tensors = {names.rename(name): value for name, value in tensors.items()}
     tensors = _restore_originals(names, _restore_prefix(names, table, tensors))
     known = {*table, *names.copies, *names.derived}
     unused = [_numbered(template) for template in names.unused]

@@ -9,7 +9,12 @@ from types import ModuleType
 from transformer_lab.errors import LabError, nearest
 
 TASKS = {
+    "classification": "transformer_lab.tasks.classification",
     "language_modeling": "transformer_lab.tasks.language_modeling",
+    "masked_language_modeling": "transformer_lab.tasks.masked_language_modeling",
+    "question_answering": "transformer_lab.tasks.question_answering",
+    "sentence_embedding": "transformer_lab.tasks.sentence_embedding",
+    "tagging": "transformer_lab.tasks.tagging",
     "translation": "transformer_lab.tasks.translation",
 }
 

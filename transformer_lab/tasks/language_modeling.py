@@ -43,6 +43,8 @@ class LanguageModelingConfig:
         for name in ("eval_length", "eval_stride", "samples"):
             if getattr(self, name) < 0:
                 raise LabError(f"task.{name} = {getattr(self, name)} must not be negative")
+        if min(self.other_lengths, default=1) < 1:
+            raise LabError(f"task.other_lengths = {self.other_lengths} must be at least 1 each")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ from jaxtyping import Array, Key
 
 from transformer_lab import models, text
 from transformer_lab.data import parallel
-from transformer_lab.data.batching import BatchConfig, BatchPlan, choose_buckets, fits
-from transformer_lab.data.pipeline import Batches
-from transformer_lab.data.ragged import Ragged, fill, lengths_of
+from transformer_lab.data.batching import BatchConfig
+from transformer_lab.data.ragged import Ragged
 from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, token_metrics
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Bucketed
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ SECTIONS = {
 }
 
 
-class Translation:
+class Translation(Bucketed):
     """The task: what a batch holds, its loss, its scores.
 
     A batch holds `source` and `target` (int32 [rows, length], each ending in the end token) and
@@ -61,12 +61,7 @@ class Translation:
     ):
         self.config: TranslationConfig = sections["task"]
         self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
-        multiple = sections["batch"].rows_multiple
-        if multiple % rows_multiple:
-            raise LabError(
-                f"batch.rows_multiple = {multiple} is not divided by mesh.data x mesh.fsdp x "
-                f"micro_batches = {rows_multiple}: set it to a multiple of that"
-            )
+        self.check_rows(rows_multiple)
         if assets is None:
             config = sections["tokenizer"]
             self.tokenizer = text.train(config, self._train_texts(), seed)
@@ -128,59 +123,14 @@ class Translation:
     def _fingerprint(self) -> str:
         return parallel.fingerprint(self.pairs)
 
-    def _encode_split(self, split: str) -> tuple[dict[str, Ragged], int]:
-        """Token ids of a split, and how many of its pairs are too long for a batch."""
+    def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
         pairs = getattr(self.pairs, split)
         eos = self.tokenizer.eos_id
         fields = {}
         for i, name in enumerate(("source", "target")):
             encoded = self.tokenizer.encode_batch([pair[i] for pair in pairs])
             fields[name] = Ragged.from_lists([[*ids, eos] for ids in encoded])
-        limit = self.model_config.max_length
-        if split == "train":
-            limit = min(limit, self.sections["batch"].max_length)
-        kept = np.flatnonzero(fits(lengths_of(fields), limit))
-        dropped = len(pairs) - len(kept)
-        if dropped:
-            fields = {name: rows.take(kept) for name, rows in fields.items()}
-        return fields, dropped
-
-    @cached_property
-    def _train(self) -> tuple[dict[str, Ragged], int]:
-        return self._encode_split("train")
-
-    @cached_property
-    def train_plan(self) -> BatchPlan:
-        """The order and the shapes of the training batches."""
-        batch = self.sections["batch"]
-        lengths = lengths_of(self._train[0])
-        rows = batch.tokens_per_batch, batch.rows_multiple
-        return BatchPlan(lengths, choose_buckets(lengths, batch.buckets, *rows), *rows, self.seed)
-
-    def steps_per_epoch(self) -> int:
-        return self.train_plan.batches_per_epoch
-
-    def train_batches(self) -> Batches:
-        return Batches(self.train_plan, self._filler(self._train[0]))
-
-    def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        fields, _ = self._encode_split(split)
-        lengths = lengths_of(fields)
-        if not len(lengths):
-            return iter(())
-        # The training shapes compile nothing new; what they do not hold gets one shape more.
-        largest = np.maximum(lengths.max(axis=0), self.train_plan.shapes[-1])
-        shapes = list(self.train_plan.shapes)
-        if (largest > shapes[-1]).any():
-            shapes.append(tuple(int(x) for x in largest))
-        batch = self.sections["batch"]
-        tokens = max(batch.tokens_per_batch, sum(shapes[-1]) * batch.rows_multiple)
-        plan = BatchPlan(lengths, shapes, tokens, batch.rows_multiple, shuffle=False)
-        load = self._filler(fields)
-        return (load(ids, plan.shapes[bucket]) for bucket, ids in plan)
-
-    def _filler(self, fields: dict[str, Ragged]) -> Callable[..., HostBatch]:
-        return partial(fill, fields, pad_id=self.tokenizer.pad_id)
+        return fields, {}
 
     # Scores.
 
@@ -240,10 +190,10 @@ class Translation:
         return self.tokenizer.to_files()
 
     def report(self) -> list[str]:
-        plan, dropped = self.train_plan, self._train[1]
+        dropped = self.train_set[2]
         for split in ("validation", "test"):
             pairs = getattr(self.pairs, split)
-            if len(pairs) and self._encode_split(split)[1] == len(pairs):
+            if len(pairs) and self.fitting(split)[2] == len(pairs):
                 raise LabError(
                     f"every pair of the {split} split is longer than model.max_length = "
                     f"{self.model_config.max_length}: raise it, or use longer pieces"
@@ -264,11 +214,7 @@ class Translation:
                     f"{100 * stats['unknown_rate']:.2f} % unknown (validation)"
                 )
         lines.append(f"vocabulary: {self.tokenizer.vocab_size:,} pieces")
-        lines.append(
-            f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
-            f"{len(plan.shapes)} shapes (one compilation each):"
-        )
-        return lines + [f"  {line}" for line in plan.describe()]
+        return lines + self.describe_batches()
 
 
 def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, float], str]:

@@ -20,6 +20,7 @@ from transformer_lab.text.tokenizer import (
     TokenizerConfig,
     read_json,
 )
+from transformer_lab.text.word_piece import VOCAB, WordPieceTokenizer, is_word_piece
 
 __all__ = [
     "ByteBpeTokenizer",
@@ -32,6 +33,7 @@ __all__ = [
     "TextStream",
     "Tokenizer",
     "TokenizerConfig",
+    "WordPieceTokenizer",
     "WordTokenizer",
     "load",
     "load_dir",
@@ -65,11 +67,14 @@ def load(files: Mapping[str, bytes]) -> Tokenizer:
     if isinstance(header, dict) and isinstance(header.get("config"), dict):
         config = TokenizerConfig.from_dict(header["config"])
         return KINDS[config.kind].from_files(config, files)
+    foreign = isinstance(header, dict) and "model" in header  # a tokenizer.json that is not ours
+    found = set(files) - {VOCAB} if foreign else set(files)  # and says more than a vocab.txt
     for kind, cls in KINDS.items():
-        if cls.foreign_files and set(cls.foreign_files) <= set(files):
+        if cls.foreign_files and set(cls.foreign_files) <= found:
             return cls.from_files(TokenizerConfig(kind=kind), files)
-    if isinstance(header, dict) and "model" in header:  # a tokenizer.json that is not ours
-        return HfTokenizer.from_files(TokenizerConfig(kind="hf"), files)
+    if foreign:
+        kind = "wordpiece" if is_word_piece(header["model"]) else "hf"
+        return KINDS[kind].from_files(TokenizerConfig(kind=kind), files)
     raise LabError(f"no tokenizer that can be read among the files {sorted(files)}")
 
 

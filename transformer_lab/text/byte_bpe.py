@@ -1,20 +1,17 @@
-"""Byte-level BPE by the tokenizers library, and the tokenizers of Hugging Face directories.
+"""Byte-level BPE by the tokenizers library, and the tokenizers of Hugging Face directories."""
 
-The library is imported where it is used: the other kinds work without it.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 from transformer_lab.errors import LabError
+from transformer_lab.text.library import LibraryTokenizer, filled, read_library, tokenizers
 from transformer_lab.text.tokenizer import (
     HEADER,
     SPECIAL_PIECES,
     Tokenizer,
     TokenizerConfig,
-    clean,
     read_file,
     read_json,
     register,
@@ -30,55 +27,10 @@ SETTINGS = "tokenizer_config.json"
 NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
 NUMBERED = ("config.json", "generation_config.json")  # say eos_token_id: 2
 FOREIGN = (HEADER, VOCAB, MERGES, *NAMED, *NUMBERED)
-WELL_KNOWN = {
-    "eos": ("<|endoftext|>", "</s>"),
-    "bos": ("<s>",),
-    "pad": ("<pad>",),
-    "unk": ("<unk>",),
-}
-
-
-class _LibraryTokenizer(Tokenizer):
-    """A tokenizer of the library, whose special tokens no text can spell."""
-
-    def __init__(self, config: TokenizerConfig, library: Any):
-        library.encode_special_tokens = True  # sic: text like "</s>" is encoded as any other
-        library.no_truncation()
-        library.no_padding()
-        self._library = library
-        self._pieces = {i: piece for piece, i in library.get_vocab().items()}
-        super().__init__(config, max(self._pieces, default=-1) + 1)
-        added = library.get_added_tokens_decoder().items()
-        self._reserved = {i for i, token in added if token.special} - {self.unk_id}
-        self._reserved |= {self.pad_id, self.eos_id, self.bos_id}
-
-    def _encode(self, text: str) -> list[int]:
-        return self._spell(self._library.encode(text, add_special_tokens=False).ids)
-
-    def _encode_batch(self, texts: list[str]) -> list[list[int]]:
-        encoded = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        return [self._spell(encoding.ids) for encoding in encoded]
-
-    def _spell(self, ids: list[int]) -> list[int]:
-        """Ids with each special token, which some models find as a plain piece, in characters."""
-        if self._reserved.isdisjoint(ids):
-            return ids
-        letter = self._library.token_to_id
-        parts = ([i] if i not in self._reserved else map(letter, self._pieces[i]) for i in ids)
-        known = self._pieces.keys() - self._reserved
-        return [i for part in parts for i in part if i in known]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self._library.decode(list(ids), skip_special_tokens=False)
-
-    def _piece(self, token: int) -> str:
-        if token not in self._pieces:
-            raise LabError(f"token id {token} has no piece in the tokenizer's vocabulary")
-        return self._pieces[token]
 
 
 @register("byte_bpe")
-class ByteBpeTokenizer(_LibraryTokenizer):
+class ByteBpeTokenizer(LibraryTokenizer):
     """BPE over the bytes of UTF-8, words split as in GPT-2 (Radford et al. 2019, section 2.2).
 
     All 256 bytes are in the vocabulary, and every text returns. Ids that are no valid UTF-8, which
@@ -97,19 +49,19 @@ class ByteBpeTokenizer(_LibraryTokenizer):
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-        library = _byte_level(_tokenizers().models.BPE())
-        trainer = _tokenizers().trainers.BpeTrainer(
+        library = _byte_level(tokenizers().models.BPE())
+        trainer = tokenizers().trainers.BpeTrainer(
             vocab_size=config.vocab_size,
             special_tokens=list(SPECIAL_PIECES),
-            initial_alphabet=_tokenizers().pre_tokenizers.ByteLevel.alphabet(),
+            initial_alphabet=tokenizers().pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        library.train_from_iterator(_filled(texts), trainer=trainer)
+        library.train_from_iterator(filled(texts), trainer=trainer)
         return cls(config, library)
 
     @classmethod
     def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
-        library = _read_library(read_file(files, MODEL), MODEL)
+        library = read_library(read_file(files, MODEL), MODEL)
         if tuple(map(library.id_to_token, range(len(SPECIAL_PIECES)))) != SPECIAL_PIECES:
             raise LabError(f"{MODEL} does not begin with the pieces {' '.join(SPECIAL_PIECES)}")
         return cls(config, library)
@@ -119,7 +71,7 @@ class ByteBpeTokenizer(_LibraryTokenizer):
 
 
 @register("hf")
-class HfTokenizer(_LibraryTokenizer):
+class HfTokenizer(LibraryTokenizer):
     """A `tokenizer.json`, or GPT-2's `vocab.json` and `merges.txt`, with its own ids.
 
     Which are special is read from the files beside it, else from the usual names; without padding
@@ -128,13 +80,25 @@ class HfTokenizer(_LibraryTokenizer):
 
     file_names = (*FOREIGN[1:], *(PREFIX + name for name in FOREIGN))
     foreign_files = (VOCAB, MERGES)
+    # The end, start, padding, unknown and mask token: as the files call it, and its usual names.
+    # The vocabulary of RoBERTa holds both of the first, and ends with "</s>".
+    roles: ClassVar[dict[str, tuple[str, ...]]] = {
+        "eos": ("</s>", "<|endoftext|>"),
+        "bos": ("<s>",),
+        "pad": ("<pad>",),
+        "unk": ("<unk>",),
+        "mask": ("<mask>",),
+    }
 
     def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
-        self._files = {name: files[name] for name in FOREIGN if name in files}
-        library = _read_foreign(self._files)
-        eos, bos, pad, unk = (_special(name, library, self._files) for name in WELL_KNOWN)
+        known = {HEADER, *self.foreign_files, *NAMED, *NUMBERED}
+        self._files = {name: files[name] for name in sorted(known) if name in files}
+        library = self._read(self._files)
+        specials = [_special(*role, library, self._files) for role in self.roles.items()]
+        eos, bos, pad, unk, self.mask_id = specials
         if eos is None:
-            raise LabError(f"no end token is known: name it in {SETTINGS} as eos_token")
+            name = f"{next(iter(self.roles))}_token"
+            raise LabError(f"no end token is known: name it in {SETTINGS} as {name}")
         self.eos_id = eos
         self.bos_id, self.pad_id, self.unk_id = (eos if i is None else i for i in (bos, pad, unk))
         super().__init__(config, library)
@@ -154,6 +118,20 @@ class HfTokenizer(_LibraryTokenizer):
         own = {n.removeprefix(PREFIX): c for n, c in files.items() if n.startswith(PREFIX)}
         return cls(config, own or files)
 
+    @staticmethod
+    def _read(files: Mapping[str, bytes]) -> Any:
+        if HEADER in files:
+            return read_library(files[HEADER], HEADER)
+        vocab, lines = read_json(files, VOCAB), read_file(files, MERGES).decode(errors="replace")
+        merges = [tuple(line.split(" ")) for line in lines.split("\n") if line.strip()]
+        merges = merges[1:] if lines.startswith("#version") else merges
+        settings = settings_in(files, SETTINGS)
+        try:
+            model = tokenizers().models.BPE(vocab=vocab, merges=merges)
+        except Exception as error:  # the library has no type of its own
+            raise LabError(f"{VOCAB} and {MERGES} are no BPE tokenizer: {error}") from None
+        return _byte_level(model, add_prefix_space=settings.get("add_prefix_space") is True)
+
     def _decode(self, ids: Sequence[int]) -> str:
         if not self._bytes:
             return super()._decode(ids)
@@ -171,71 +149,35 @@ class HfTokenizer(_LibraryTokenizer):
         return {PREFIX + name: content for name, content in self._files.items()}
 
 
-def _tokenizers() -> Any:
-    try:
-        import tokenizers
-    except ImportError:
-        raise LabError("this tokenizer needs `pip install tokenizers`") from None
-    return tokenizers
-
-
 def _byte_level(model: Any, add_prefix_space: bool = False) -> Any:
     """A library tokenizer in the manner of GPT-2."""
-    library = _tokenizers().Tokenizer(model)
-    before = _tokenizers().pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    library.pre_tokenizer, library.decoder = before, _tokenizers().decoders.ByteLevel()
+    library = tokenizers().Tokenizer(model)
+    before = tokenizers().pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    library.pre_tokenizer, library.decoder = before, tokenizers().decoders.ByteLevel()
     return library
 
 
-def _filled(texts: Iterable[str]) -> Iterator[str]:
-    """The clean texts; LabError where there is nothing in them."""
-    empty = True
-    for text in texts:
-        empty = empty and not text
-        yield clean(text)
-    if empty:
-        raise LabError("the training corpus of the tokenizer is empty")
-
-
-def _read_library(content: bytes, name: str) -> Any:
-    library = _tokenizers().Tokenizer
-    try:
-        return library.from_buffer(content)
-    except Exception as error:  # the library has no type of its own
-        raise LabError(f"{name} cannot be read by the tokenizers library: {error}") from None
-
-
-def _read_foreign(files: Mapping[str, bytes]) -> Any:
-    if HEADER in files:
-        return _read_library(files[HEADER], HEADER)
-    vocab, lines = read_json(files, VOCAB), read_file(files, MERGES).decode(errors="replace")
-    merges = [tuple(line.split(" ")) for line in lines.split("\n") if line.strip()]
-    merges = merges[1:] if lines.startswith("#version") else merges
-    settings = _settings(files, SETTINGS)
-    try:
-        model = _tokenizers().models.BPE(vocab=vocab, merges=merges)
-    except Exception as error:  # as above
-        raise LabError(f"{VOCAB} and {MERGES} are no BPE tokenizer: {error}") from None
-    return _byte_level(model, add_prefix_space=settings.get("add_prefix_space") is True)
-
-
-def _settings(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+def settings_in(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """The values of a JSON file, none where it is missing."""
     values = read_json(files, name) if name in files else {}
     return values if isinstance(values, dict) else {}
 
 
-def _special(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
-    """The id of the end, start, padding or unknown token, if the vocabulary has one."""
+def _special(
+    name: str, usual: Sequence[str], library: Any, files: Mapping[str, bytes]
+) -> int | None:
+    """The id of the special token `name`, if the vocabulary has one."""
     for file in NAMED:
-        token = _settings(files, file).get(f"{name}_token")
+        token = settings_in(files, file).get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str) and library.token_to_id(token) is not None:
             return library.token_to_id(token)
     for file in NUMBERED:
-        ids = _settings(files, file).get(f"{name}_token_id")
+        ids = settings_in(files, file).get(f"{name}_token_id")
         first = ids[0] if isinstance(ids, list) and ids else ids  # the ends of a chat model
         # Some configs name ids that the vocabulary lacks, such as -1 for no padding.
         if type(first) is int and first >= 0 and library.id_to_token(first) is not None:
             return first
-    found = map(library.token_to_id, WELL_KNOWN[name])
-    return next((i for i in found if i is not None), None)
+    found = [i for i in map(library.token_to_id, usual) if i is not None]
+    added = library.get_added_tokens_decoder()  # unlike a piece that merges happen to spell
+    return min(found, key=lambda i: i not in added, default=None)

@@ -14,6 +14,8 @@ HEADER = "tokenizer.json"
 SPECIAL_PIECES = ("<pad>", "</s>", "<s>", "<unk>")
 KINDS: dict[str, type["Tokenizer"]] = {}
 
+Offsets = tuple[list[int], list[tuple[int, int]]]  # ids, and [start, end) of each in the text
+
 
 def register(*kinds: str) -> Callable[[type["Tokenizer"]], type["Tokenizer"]]:
     """Enter a tokenizer class under the names that `TokenizerConfig.kind` may take."""
@@ -29,13 +31,14 @@ def register(*kinds: str) -> Callable[[type["Tokenizer"]], type["Tokenizer"]]:
 class TokenizerConfig:
     """Which tokenizer to train and how; refused with a `LabError` where it cannot be."""
 
-    # bpe | unigram (SentencePiece) | byte_bpe (GPT-2's) | plain_bpe (written out) | char | word |
-    # byte; marian and hf are only loaded
+    # bpe | unigram (SentencePiece) | wordpiece (BERT's) | byte_bpe (GPT-2's) | plain_bpe (written
+    # out) | char | word | byte; marian and hf are only loaded
     kind: str = "bpe"
     vocab_size: int = 4000  # ignored by byte; else an upper bound
     byte_fallback: bool = True  # bpe, unigram: an unseen character becomes bytes and returns
     lossless: bool = False  # decode(encode(t)) == t for every text; byte and byte_bpe always are
     character_coverage: float = 0.9995  # bpe, unigram: share of characters that get a piece
+    lowercase: bool = True  # wordpiece: neither case nor accents are kept
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -68,6 +71,7 @@ class Tokenizer(ABC):
     eos_id: int = 1
     bos_id: int = 2
     unk_id: int = 3
+    mask_id: int | None = None  # of the kinds that have a token for a hidden place
 
     # The files it stores beside the header, and those by which a directory that another
     # library wrote (no header of ours) is recognised as this kind.
@@ -99,6 +103,42 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """`encode` of each text."""
         return self._encode_batch([clean(text) for text in texts])
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of each word; one after the other, those of all words with spaces between them.
+
+        A word of which nothing is left, such as U+200B, has none.
+        """
+        # Some kinds count the space to the word that follows, some put it there themselves.
+        spaced = self.encode("a a") == [*self.encode("a"), *self.encode(" a")]
+        return self.encode_batch(
+            f" {word}" if spaced and place else word for place, word in enumerate(words)
+        )
+
+    def encode_with_offsets(self, text: str) -> Offsets:
+        """`encode`, and where each id's characters stand in the text as it was given.
+
+        Raises: LabError for a kind that does not know, or a text with surrogate pairs.
+        """
+        cleaned = clean(text)
+        if len(cleaned) != len(text):
+            raise LabError("offsets need a text without surrogate pairs: decode its UTF-16 first")
+        return self._encode_with_offsets(cleaned)
+
+    def continues(self, token: SupportsIndex) -> bool:
+        """Whether an id's piece belongs to the word of the piece before it.
+
+        Raises: LabError for a kind whose pieces do not tell, or an id outside the vocabulary.
+        """
+        raise LabError(
+            f"a {self.config.kind} tokenizer's pieces do not tell words apart: use kind wordpiece"
+        )
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that stand for no text of their own."""
+        ids = (self.pad_id, self.eos_id, self.bos_id, self.unk_id, self.mask_id)
+        return frozenset(i for i in ids if i is not None)
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """Text of ids up to the first end of sequence; padding and start tokens are skipped.
@@ -142,6 +182,12 @@ class Tokenizer(ABC):
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [self._encode(text) for text in texts]
+
+    def _encode_with_offsets(self, text: str) -> Offsets:
+        raise LabError(
+            f"a {self.config.kind} tokenizer does not tell where a token stands in the text:"
+            " use kind wordpiece or byte_bpe"
+        )
 
     @abstractmethod
     def _encode(self, text: str) -> list[int]: ...

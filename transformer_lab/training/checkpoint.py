@@ -40,6 +40,7 @@ class Saved:
     data: dict[str, Any]
     config: dict[str, Any]
     assets: dict[str, bytes]
+    base: dict[str, Any] | None  # where the frozen leaves of an adapted run came from
 
 
 class Checkpoints:
@@ -61,20 +62,22 @@ class Checkpoints:
         data: dict[str, Any],
         config: dict[str, Any],
         assets: dict[str, bytes],
+        base: dict[str, Any] | None = None,
     ) -> None:
-        """Copies the arrays off the devices and returns; raises what the save before met."""
+        """Copies the arrays off the devices and returns; raises what the save before met. What the
+        state has frozen is not stored: `base` says where it came from."""
         self.wait()
         directory = self.root / f"step_{step:08d}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / MANIFEST).unlink(missing_ok=True)
             self._checkpointer.save(
-                directory / "state", args=ocp.args.StandardSave(state), force=True
+                directory / "state", args=ocp.args.StandardSave(_stored(state)), force=True
             )
         except (OSError, ValueError) as error:
             raise _save_error(step, error) from error
         files = {f"assets/{name}": content for name, content in assets.items()}
-        run = {"step": step, "data": data, "config": config}
+        run = {"step": step, "data": data, "config": config, "base": base}
         files["run.json"] = json.dumps(run, indent=1).encode()
         self._pending = self._worker.submit(self._finish, step, directory, files)
 
@@ -140,18 +143,20 @@ class Checkpoints:
             data=run["data"],
             config=run["config"],
             assets={str(p.relative_to(assets)): p.read_bytes() for p in names},
+            base=run.get("base"),
         )
 
     def restore(self, step: int, abstract: Any) -> Any:
-        """The arrays, placed as the abstract tree's shardings say.
+        """The arrays, placed as the abstract state's shardings say; what it has frozen is kept.
 
         Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
         """
         path = self._path(step) / "state"
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-            tree = checkpointer.metadata(path).item_metadata.tree
-            _compare(tree, abstract, str(path.parent))
-            return checkpointer.restore(path, args=ocp.args.StandardRestore(abstract))
+            tree, wanted = checkpointer.metadata(path).item_metadata.tree, _stored(abstract)
+            _compare(tree, wanted, str(path.parent))
+            found = checkpointer.restore(path, args=ocp.args.StandardRestore(wanted))
+            return abstract.replace(**found)
 
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
         """The parameters alone, as they are stored; host arrays unless shardings are given."""
@@ -182,6 +187,10 @@ class Checkpoints:
         finally:
             self._worker.shutdown()
             self._checkpointer.close()
+
+
+def _stored(state: Any) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in ("step", "params", "opt_state")}
 
 
 def write_atomically(path: Path, content: bytes) -> None:

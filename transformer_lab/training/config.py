@@ -17,6 +17,10 @@ if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not n
     import ml_collections
 
 
+METHODS = ("full", "head", "last", "bias", "lora", "adapters")
+BASES = ("float32", "bfloat16", "int8", "nf4")
+
+
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Devices along each axis; one of them may be -1: the rest."""
@@ -42,11 +46,45 @@ class OptimizerConfig:
     weight_decay: float = 0.0  # decoupled, times the learning rate (Loshchilov 2019)
     weight_decay_pattern: str = r"kernel$"  # of the parameters' paths that decay
     clip_norm: float = 0.0  # of the accumulated gradient; 0: no clipping
+    multipliers: str = ""  # of the rate by path, "regex=0.1;regex=2"; the first that is found
+    layer_decay: float = 1.0  # of the rate, for each layer further down (Howard 2018, 3.2)
 
     def __post_init__(self):
         for name in ("learning_rate", "warmup_steps", "end_factor", "weight_decay", "clip_norm"):
             if getattr(self, name) < 0:
                 raise LabError(f"optimizer.{name} = {getattr(self, name)} must not be negative")
+        if not 0 < self.layer_decay <= 1:
+            raise LabError(f"optimizer.layer_decay = {self.layer_decay} is not in (0, 1]")
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptConfig:
+    """What a run trains of a model that it takes from --init_from (see `training.adapting`)."""
+
+    method: str = "full"  # full | head | last | bias | lora | adapters
+    train: str = r"(classifier|pooler|nsp)/"  # paths that train besides, a new head's; "": none
+    last_layers: int = 2  # of each stack, with method = "last"
+    rank: int = 8  # of lora
+    alpha: float = 16.0  # lora's change is scaled by alpha / rank
+    dropout: float = 0.0  # of lora's input features
+    targets: str = r"(query|value)/kernel$"  # the kernels that lora changes
+    # Of what is frozen: bfloat16 for all matrices, int8 and nf4 for kernels
+    base: str = "float32"
+
+    def __post_init__(self):
+        for name, valid in (("method", METHODS), ("base", BASES)):
+            value = getattr(self, name)
+            if value not in valid:
+                raise LabError(f'adapt.{name} = "{value}" is unknown{nearest(value, valid)}')
+        for name in ("last_layers", "rank"):
+            if getattr(self, name) < 1:
+                raise LabError(f"adapt.{name} = {getattr(self, name)} must be at least 1")
+        if self.alpha <= 0:
+            raise LabError(f"adapt.alpha = {self.alpha} must be more than 0")
+        if not 0.0 <= self.dropout < 1.0:
+            raise LabError(f"adapt.dropout = {self.dropout} is not in [0, 1)")
+        if self.method == "full" and self.base != "float32":
+            raise LabError(f'adapt.base = "{self.base}" needs an adapt.method that freezes a base')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +103,7 @@ class RunConfig:
     tensorboard: bool = True
     mesh: MeshConfig = MeshConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    adapt: AdaptConfig = AdaptConfig()
 
     def __post_init__(self):
         for name in ("steps", "micro_batches", "log_every", "eval_every", "save_every", "keep"):

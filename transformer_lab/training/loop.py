@@ -16,11 +16,13 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
+from transformer_lab.training.adapting import assemble
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
-from transformer_lab.training.state import TrainState, init_state, make_train_step
+from transformer_lab.training.signals import Signals
+from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
 from transformer_lab.training.writers import MetricWriter, ProgressLine, log
 
 
@@ -34,16 +36,25 @@ class Trainer:
             self.steps = math.ceil(config.epochs * task.steps_per_epoch())
         rate = schedule(config.optimizer, self.steps)
         optimizer = make_optimizer(config.optimizer, rate)
-        self._init = lambda: init_state(task.init, optimizer, config.seed)
+        adapt, self.adapted = config.adapt, config.adapt.method != "full"
+        self._init = lambda: init_state(task.init, optimizer, config.seed, adapt)
         shapes = jax.eval_shape(self._init)
         self.state_shardings = shardings(shapes, mesh, config.mesh.rules)
+        self.param_shardings = self.state_shardings.params  # of the whole model
+        self.param_shapes = shapes.params
+        if self.adapted:
+            self.param_shapes = jax.eval_shape(task.init, jax.random.key(0))
+            whole = {"params": self.param_shapes}  # with the paths that they have in a state
+            self.param_shardings = shardings(whole, mesh, config.mesh.rules)["params"]
         self.abstract_state = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
             shapes,
             self.state_shardings,
         )
         self.place: Place = placer(mesh)
-        step = make_train_step(task.loss, optimizer, rate, config.seed, config.micro_batches, mesh)
+        step = make_train_step(
+            task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt
+        )
         everywhere = NamedSharding(mesh, P())
         self.train_step = jax.jit(
             step,
@@ -53,8 +64,16 @@ class Trainer:
         )
         self.eval_step = jax.jit(
             task.metrics,
-            in_shardings=(self.state_shardings.params, batch_sharding(mesh)),
+            in_shardings=(self.param_shardings, batch_sharding(mesh)),
             out_shardings=everywhere,
+        )
+        self._split = jax.jit(
+            lambda params: split_params(params, config.seed, adapt),
+            out_shardings=(self.state_shardings.params, self.state_shardings.frozen),
+        )
+        self._assemble = jax.jit(
+            lambda trained, frozen: assemble(trained, frozen, adapt),
+            out_shardings=self.param_shardings,
         )
 
     def init(self) -> TrainState:
@@ -62,8 +81,14 @@ class Trainer:
         return jax.jit(self._init, out_shardings=self.state_shardings)()
 
     def with_params(self, state: TrainState, params: Params) -> TrainState:
-        """The state with other parameters, laid as the mesh has them."""
-        return state.replace(params=jax.device_put(params, self.state_shardings.params))
+        """The state with other parameters of the whole model, laid as the mesh has them."""
+        params = jax.device_put(params, self.param_shardings)
+        trained, frozen = self._split(params) if self.adapted else (params, {})
+        return state.replace(params=trained, frozen=frozen)
+
+    def whole(self, state: TrainState) -> Params:
+        """The parameters as the model takes them, for evaluation and decoding."""
+        return self._assemble(state.params, state.frozen) if self.adapted else state.params
 
     def evaluate(self, params: Params, split: str) -> dict[str, float]:
         """Sums over every example of a split, divided once; "loss" in nats a token."""
@@ -80,34 +105,6 @@ class Trainer:
         return values
 
 
-class _Signals:
-    """Turns SIGTERM and SIGINT into a flag; a second one acts at once."""
-
-    def __init__(self):
-        self.received: int | None = None
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                self._old[number] = signal.signal(number, self._handle)
-            except ValueError:  # not the main thread: the caller's business
-                return self
-        return self
-
-    def _handle(self, number, frame):
-        self.received = number
-        self.restore()
-
-    def restore(self):
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        self._old = {}
-
-    def __exit__(self, *_):
-        self.restore()
-
-
 def train(
     trainer: Trainer,
     state: TrainState,
@@ -115,8 +112,10 @@ def train(
     checkpoints: Checkpoints,
     config: dict[str, Any],
     saved: Saved | None,
+    base: dict[str, Any] | None = None,
 ) -> TrainState:
-    """Runs from the state's step to the end. `config` is stored with each checkpoint."""
+    """Runs from the state's step to the end. `config` and `base`, the record of where the frozen
+    leaves came from, are stored with each checkpoint."""
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
@@ -129,10 +128,10 @@ def train(
 
     def save():
         data = {"content": task.fingerprint(), **batches.get_state()}
-        checkpoints.save(step, state, data, config, assets)
+        checkpoints.save(step, state, data, config, assets, base)
 
     try:
-        with _Signals() as signals:
+        with Signals() as signals:
             while True:
                 last = step >= total
                 if step > start:
@@ -222,8 +221,9 @@ class _Pending:
 
 
 def _evaluate(trainer, state, step, writer) -> None:
-    scores = trainer.task.score(state.params, "validation", trainer.place, False)
-    values = {**trainer.evaluate(state.params, "validation"), **scores.values}
+    params = trainer.whole(state)
+    scores = trainer.task.score(params, "validation", trainer.place, False)
+    values = {**trainer.evaluate(params, "validation"), **scores.values}
     writer.write(step, {f"validation/{name}": value for name, value in values.items()})
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     log(f"step {step} validation: {shown}")
@@ -237,9 +237,16 @@ def final_scores(trainer: Trainer, params: Params, split: str) -> tuple[dict[str
 
 def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
     """What the run is about to do."""
-    count = count_parameters(trainer.abstract_state.params)
+    count = count_parameters(trainer.param_shapes)
     sizes = ", ".join(f"{axis} {size}" for axis, size in trainer.mesh.shape.items())
     say(f"{count:,} parameters on {jax.device_count()} {jax.default_backend()} device(s): {sizes}")
+    if trainer.adapted:
+        state, adapt = trainer.abstract_state, trainer.config.adapt
+        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.frozen))
+        say(
+            f"{adapt.method}: {count_parameters(state.params):,} parameters train, the rest is "
+            f"frozen in {adapt.base}, {size:,} bytes"
+        )
     for line in trainer.task.report():
         say(line)
     epoch = trainer.task.steps_per_epoch()

@@ -2,7 +2,8 @@
 
 One mesh with the axes data, fsdp and tensor, and one addressing scheme: the first rule whose
 regular expression is found in a parameter's path gives the axes of its dimensions. The optimizer's
-moments carry the parameter's path in theirs, so the same rules cover them.
+moments carry the parameter's path in theirs, so the same rules cover them. What an adapted kernel
+is made of (`training.adapting`) lies as the kernel would.
 """
 
 import re
@@ -23,6 +24,7 @@ Rules = Sequence[tuple[str, P]]
 
 # Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
 RULES: Rules = (
+    (r"_adapter/", P()),
     (r"(embedding_(in|out)|pooler|mlm_transform|nsp|classifier)/kernel$", P()),
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
@@ -32,6 +34,8 @@ RULES: Rules = (
     (r"embedding$", P(None, ("fsdp", "tensor"))),
     (r"(bias|scale|ns_coeffs)$", P()),  # the last are Muon's constants
 )
+# Of a kernel [in, out]: lora_a is [in, rank], lora_b [rank, out], a quantised one [in', out].
+PART = re.compile(r"/(lora_a|lora_b|int8|nf4|absmax)$")
 
 
 def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
@@ -80,11 +84,14 @@ def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
 
     def place(key_path, leaf):
         path = path_of(key_path)
+        part = PART.search(path)
+        path = PART.sub("", path)
         if leaf.ndim == 0:
             return NamedSharding(mesh, P())
         for pattern, spec in (*own, *RULES):
             if re.search(pattern, path):
                 unused.discard(pattern)
+                spec = _of_part(spec, part[1]) if part else spec
                 return NamedSharding(mesh, _fit(spec, leaf.shape, mesh))
         raise LabError(f"no sharding rule covers the parameter {path}: add one to mesh.rules")
 
@@ -92,6 +99,11 @@ def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
     if unused:
         raise LabError(f"mesh.rules: no parameter's path matches {', '.join(sorted(unused))}")
     return placed
+
+
+def _of_part(spec: P, part: str) -> P:
+    rows, columns = (*spec, None, None)[:2]
+    return P(None if part == "lora_b" else rows, None if part == "lora_a" else columns)
 
 
 def _fit(spec: P, shape: tuple[int, ...], mesh: Mesh) -> P:

@@ -1,7 +1,7 @@
 """Learning-rate schedules and optimizers, by optax."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -11,11 +11,14 @@ import optax.contrib
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import OptimizerConfig
-from transformer_lab.training.mesh import path_of
+from transformer_lab.training.mesh import PART, path_of
 
 SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
 OPTIMIZERS = ("adam", "sgd", "adafactor", "lion", "muon")
 Schedule = Callable[[Any], Any]
+
+LAYER = re.compile(r"(.*?)layer_(\d+)/")
+BELOW = re.compile(r"(\w*embedding(_in|_norm)?|\w*positions)/")  # a model's input, under all layers
 
 
 def schedule(config: OptimizerConfig, steps: int) -> Schedule:
@@ -45,7 +48,7 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
-    """clip -> optimizer -> decoupled weight decay by path -> learning rate."""
+    """clip -> optimizer -> decoupled weight decay by path -> learning rate -> its multipliers."""
     if config.name not in OPTIMIZERS:
         hint = nearest(config.name, OPTIMIZERS)
         raise LabError(f'optimizer.name = "{config.name}" is unknown{hint}')
@@ -64,12 +67,14 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
         mask = lambda params: path_mask(params, config.weight_decay_pattern)  # noqa: E731
         parts.append(optax.add_decayed_weights(config.weight_decay, mask))
     parts.append(optax.scale_by_schedule(lambda count: -rate(count + 1)))
+    if config.multipliers or config.layer_decay != 1:
+        parts.append(_scale_by_path(parse_multipliers(config.multipliers), config.layer_decay))
     return optax.chain(*parts)
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Orthogonalised momentum for kernels (Jordan 2024), Adam for all else; both with the RMS of
-    Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them."""
+    """Orthogonalised momentum for kernels (Jordan 2024), Nesterov's Adam for all else; both have
+    the RMS of Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them."""
 
     def kernels(params):
         mask = path_mask(params, r"kernel$")
@@ -87,10 +92,74 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
     return optax.chain(muon, optax.scale(-1.0))  # the learning rate's sign is the chain's
 
 
+def parse_multipliers(text: str) -> list[tuple[str, float]]:
+    """ "regex=0.1;regex=2" """
+    rules = []
+    for rule in filter(None, text.split(";")):
+        pattern, _, factor = rule.rpartition("=")
+        try:
+            value = float(factor)
+        except ValueError:
+            value = -1.0
+        if not pattern.strip() or not 0 <= value < float("inf"):
+            raise LabError(f'optimizer.multipliers: "{rule}" is not "regex=factor"')
+        rules.append((pattern.strip(), value))
+    return rules
+
+
+def rate_factors(params: Any, multipliers: list[tuple[str, float]], layer_decay: float) -> Any:
+    """What each leaf's learning rate is multiplied by.
+
+    layer_decay: of n layers the top one gets decay, the lowest decay^n, what lies under them
+    decay^(n + 1), all else 1 (after Howard 2018, section 3.2). The top is the highest that trains.
+    Raises: LabError for a rule that is found in no path.
+    """
+    flat, tree = jax.tree_util.tree_flatten_with_path(params)
+    paths = [path_of(key_path) for key_path, _ in flat]
+    for pattern, _ in multipliers:
+        if not any(re.search(pattern, path) for path in paths):
+            raise LabError(f'optimizer.multipliers: "{pattern}" is found in no parameter\'s path')
+    layers = stack_sizes(paths)
+
+    def factor(path):
+        found = (f for pattern, f in multipliers if re.search(pattern, path))
+        depth = 0
+        if layer := LAYER.match(path):
+            depth = layers[layer[1]] - int(layer[2])
+        elif BELOW.match(path):
+            depth = 1 + max(layers.values(), default=0)
+        return next(found, 1.0) * layer_decay**depth
+
+    return jax.tree.unflatten(tree, [factor(path) for path in paths])
+
+
+def stack_sizes(paths: Iterable[str]) -> dict[str, int]:
+    """The number of layers of each stack, by what stands before `layer_0` in its paths."""
+    sizes: dict[str, int] = {}
+    for layer in filter(None, map(LAYER.match, paths)):
+        sizes[layer[1]] = max(sizes.get(layer[1], 0), int(layer[2]) + 1)
+    return sizes
+
+
+def _scale_by_path(
+    multipliers: list[tuple[str, float]], layer_decay: float
+) -> optax.GradientTransformation:
+    def init(params):
+        rate_factors(params, multipliers, layer_decay)  # refuses a wrong rule before the first step
+        return optax.EmptyState()
+
+    def update(updates, state, params=None):
+        factors = rate_factors(updates, multipliers, layer_decay)
+        return jax.tree.map(lambda u, f: u * f, updates, factors), state
+
+    return optax.GradientTransformation(init, update)
+
+
 def path_mask(params: Any, pattern: str) -> Any:
-    """True at the leaves whose path the pattern is found in; matching none is an error."""
+    """True at the leaves whose path, or kernel's path, the pattern is found in; matching none is an
+    error."""
     mask = jax.tree_util.tree_map_with_path(
-        lambda key_path, _: re.search(pattern, path_of(key_path)) is not None, params
+        lambda key_path, _: re.search(pattern, PART.sub("", path_of(key_path))) is not None, params
     )
     if not any(jax.tree.leaves(mask)):
         raise LabError(f'the pattern "{pattern}" matches no parameter')

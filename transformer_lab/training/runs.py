@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -15,7 +14,14 @@ from transformer_lab.tasks.base import Params, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
 from transformer_lab.training.config import FREE_ON_RESUME, Resolved, flatten, resolve
 from transformer_lab.training.loop import Trainer, describe, final_scores, train
-from transformer_lab.training.mesh import make_mesh, path_of, rows_multiple
+from transformer_lab.training.mesh import make_mesh, rows_multiple
+from transformer_lab.training.sources import (
+    Source,
+    open_source,
+    reopen_base,
+    take,
+    take_frozen,
+)
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.writers import MetricWriter, log, make_workdir, show_samples
 
@@ -38,8 +44,8 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
         previous = saved.config if saved else _read_config(workdir)
         if previous is not None:
             refuse_changes(previous, stored, workdir)
-        source = _open_source(init_from) if init_from and saved is None else None
-        assets = saved.assets if saved else source[1].assets if source else None
+        source = _source(resolved, saved, init_from)
+        assets = saved.assets if saved else source.assets if source else None
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, assets, mesh), mesh)
         if saved and saved.step > trainer.steps:
@@ -48,28 +54,51 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
                 "config.steps, or use another --workdir"
             )
         describe(trainer)
+        base = saved.base if saved else None
         if saved:
             log(f"resumes at step {saved.step} of {trainer.steps} in {workdir}")
             state = checkpoints.restore(saved.step, trainer.abstract_state)
+            state = take_frozen(trainer, state, source, base) if source else state
         else:
             state = trainer.init()
             if source:
-                state = _warm_start(trainer, state, *source, init_pattern)
+                _show_differences(source.model, stored["model"])
+                state, base = take(trainer, state, source, init_pattern)
+        source = None  # all its weights, on the host
         write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
-        state = train(trainer, state, workdir, checkpoints, stored, saved)
+        state = train(trainer, state, workdir, checkpoints, stored, saved, base)
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
 
 
+def _source(resolved: Resolved, saved: Saved | None, init_from: str) -> Source | None:
+    """What a new run starts from; of a resumed one only what its checkpoints do not hold."""
+    if saved:
+        return reopen_base(saved.base, init_from) if saved.base else None
+    method = resolved.run.adapt.method
+    if method != "full" and not init_from:
+        raise LabError(
+            f'adapt.method = "{method}" adapts a trained model: say which by --init_from'
+        )
+    return open_source(init_from) if init_from else None
+
+
+def _show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
+    differing = [f"{k} = {v!r}" for k, v in base.items() if k in model and model[k] != v]
+    if differing:
+        log(f"init_from: its model has other settings than this one: {', '.join(differing)}")
+
+
 def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
     """Scores the test split with the mean of the last checkpoints, as the config says."""
-    params, count = state.params, trainer.config.average
+    count = trainer.config.average
     steps = checkpoints.good_steps()[-count:]
     if count > 1 and steps:
         log(f"scores the mean of the checkpoints of steps {', '.join(map(str, steps))}")
-        params = checkpoints.average_params(steps, trainer.state_shardings.params)
-    values, scores = final_scores(trainer, params, "test")
+        mean = checkpoints.average_params(steps, trainer.state_shardings.params)
+        state = state.replace(params=mean)
+    values, scores = final_scores(trainer, trainer.whole(state), "test")
     step = int(state.step)
     writer = MetricWriter(workdir, step, trainer.config.tensorboard)
     found = {**values, **scores.notes}
@@ -115,12 +144,23 @@ def stored_config(workdir: Path) -> dict[str, Any]:
     return config
 
 
-def open_run(config: ConfigDict, workdir: Path, average: int = 0) -> tuple[Trainer, Params]:
-    """A trained run on the config's mesh, with its parameters.
+def open_run(
+    config: ConfigDict, workdir: Path, average: int = 0, base: str = ""
+) -> tuple[Trainer, Params]:
+    """A trained run on the config's mesh, with the parameters of its whole model.
 
-    `average` > 1 takes the mean of the parameters of so many newest checkpoints; 0 as many of them
-    as the config says and are there.
+    `average` > 1 takes the mean of the trained parameters of so many newest checkpoints; 0 as many
+    of them as the config says and are there. `base` is where an adapted run's base lies now, if not
+    where it lay.
     """
+    trainer, state = open_state(config, workdir, average, base)
+    return trainer, trainer.whole(state)
+
+
+def open_state(
+    config: ConfigDict, workdir: Path, average: int = 0, base: str = ""
+) -> tuple[Trainer, TrainState]:
+    """The same with what was trained and what was frozen apart, and no optimizer state."""
     resolved = resolve(config)
     checkpoints = Checkpoints(workdir, resolved.run.keep, log)
     try:
@@ -135,15 +175,19 @@ def open_run(config: ConfigDict, workdir: Path, average: int = 0) -> tuple[Train
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, saved.assets, mesh), mesh)
         steps = steps[-(average or resolved.run.average) :]
-        return trainer, checkpoints.average_params(steps, trainer.state_shardings.params)
+        params = checkpoints.average_params(steps, trainer.state_shardings.params)
     finally:
         checkpoints.close()
+    state = TrainState(saved.step, params, None)
+    if not saved.base:
+        return trainer, state
+    return trainer, take_frozen(trainer, state, reopen_base(saved.base, base), saved.base)
 
 
 def _refuse_model_changes(previous: dict[str, Any], now: dict[str, Any]) -> None:
     old, new = flatten(previous), flatten(now)
     for key in sorted(old.keys() | new.keys()):
-        if key.startswith(("model.", "tokenizer.")) and old.get(key) != new.get(key):
+        if key.startswith(("model.", "tokenizer.", "adapt.")) and old.get(key) != new.get(key):
             raise LabError(
                 f"config.{key} = {new.get(key)!r}, but the checkpoint was trained with "
                 f"{old.get(key)!r}"
@@ -163,52 +207,3 @@ def _read_config(workdir: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LabError(f"{path} cannot be read ({error})") from error
-
-
-def _open_source(init_from: str) -> tuple[Checkpoints, Saved]:
-    workdir = Path(init_from)
-    if not workdir.is_dir():
-        raise LabError(f"--init_from={init_from}: there is no such directory")
-    checkpoints = Checkpoints(workdir, 1, log)
-    saved = _newest(checkpoints)
-    if saved is None:
-        raise LabError(f"--init_from={init_from}: it holds no good checkpoint")
-    return checkpoints, saved
-
-
-def _warm_start(
-    trainer: Trainer, state: TrainState, source: Checkpoints, saved: Saved, pattern: str
-) -> TrainState:
-    """Takes the leaves whose path matches and whose shape fits; lists what became of each."""
-    stored = source.restore_params(saved.step)
-    source.close()
-    params, lists = merge_params(state.params, stored, pattern)
-    for name, paths in lists.items():
-        log(f"init_from step {saved.step}: {name} {len(paths)}: {', '.join(paths) or '-'}")
-    if not lists["loaded"]:
-        raise LabError(f'--init_from: no parameter fits the pattern "{pattern}"')
-    return trainer.with_params(state, params)
-
-
-def merge_params(
-    params: Params, stored: Params, pattern: str
-) -> tuple[Params, dict[str, list[str]]]:
-    """`params` with the stored leaves of equal path and shape that the pattern is found in.
-
-    The lists name the paths loaded, new (kept as initialised) and skipped (stored, not used).
-    """
-    flat = {path_of(p): x for p, x in jax.tree_util.tree_flatten_with_path(stored)[0]}
-    loaded, new = [], []
-
-    def take(key_path, leaf):
-        path = path_of(key_path)
-        fits = path in flat and flat[path].shape == leaf.shape
-        if fits and re.search(pattern, path):
-            loaded.append(path)
-            return flat[path].astype(leaf.dtype)
-        new.append(path)
-        return leaf
-
-    merged = jax.tree_util.tree_map_with_path(take, params)
-    skipped = sorted(flat.keys() - set(loaded))
-    return merged, {"loaded": loaded, "new": new, "skipped": skipped}

@@ -12,26 +12,39 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from transformer_lab.ops.losses import Pair, add_pairs, ratio
+from transformer_lab.training.adapting import assemble, split
+from transformer_lab.training.config import AdaptConfig
 from transformer_lab.training.mesh import BATCH_AXES
 
+ADAPT = 0xADA97  # folded into keys: the draws of an adapter are none of the model's
+FULL = AdaptConfig()
 Loss = Callable[[Any, dict[str, Array], Array], dict[str, Pair]]
 
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a step changes."""
+    """All that a step changes, and the frozen leaves that it does not."""
 
     step: Any  # int32 scalar; Any, since trees of shapes and shardings take this form as well
-    params: Any
+    params: Any  # that train
     opt_state: Any
+    frozen: Any = flax.struct.field(default_factory=dict)
 
 
 def init_state(
-    init: Callable[[Array], Any], optimizer: optax.GradientTransformation, seed: int
+    init: Callable[[Array], Any],
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    adapt: AdaptConfig = FULL,
 ) -> TrainState:
     """The state of step 0, a function of the seed."""
-    params = init(jax.random.key(seed))
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    params, frozen = split_params(init(jax.random.key(seed)), seed, adapt)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), frozen)
+
+
+def split_params(params: Any, seed: int, adapt: AdaptConfig) -> tuple[Any, Any]:
+    """What trains and what is frozen, a function of the parameters and the seed."""
+    return split(params, adapt, jax.random.fold_in(jax.random.key(seed), ADAPT))
 
 
 def split_rows(batch: dict[str, Array], parts: int, mesh: Mesh) -> dict[str, Array]:
@@ -86,18 +99,24 @@ def make_train_step(
     seed: int,
     micro_batches: int,
     mesh: Mesh,
+    adapt: AdaptConfig = FULL,
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, dict[str, Array]]]:
     """step(state, batch) -> (state, {"loss", "grad_norm", "learning_rate", "weight", ...})."""
 
     def step(state, batch):
+        def whole_loss(params, part, key):
+            params = assemble(params, state.frozen, adapt, jax.random.fold_in(key, ADAPT))
+            return loss(params, part, key)
+
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        pairs, gradient = loss_and_gradient(loss, state.params, batch, key, micro_batches, mesh)
+        args = (state.params, batch, key, micro_batches, mesh)
+        pairs, gradient = loss_and_gradient(whole_loss, *args)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {name: ratio(pair) for name, pair in pairs.items()}
         metrics["weight"] = pairs["loss"][1]
         metrics["grad_norm"] = optax.tree.norm(gradient)
         metrics["learning_rate"] = rate(state.step + 1)
-        return TrainState(state.step + 1, params, opt_state), metrics
+        return TrainState(state.step + 1, params, opt_state, state.frozen), metrics
 
     return step

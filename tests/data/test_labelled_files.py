@@ -1,0 +1,226 @@
+import json
+
+import pytest
+
+from transformer_lab.data import conll, squad
+from transformer_lab.data.labelled import LabelledConfig, fingerprint, load_labelled
+from transformer_lab.data.labelled_rows import Example, Question, Tagged
+from transformer_lab.errors import LabError
+
+TEXTS = [f'The "café" {i}, is open' for i in range(10)]
+LABELS = ["yes", "no"] * 5
+SIDES = {"validation_share": 0.1, "test_share": 0.2}
+
+
+def load(path, **settings):
+    return load_labelled(LabelledConfig("files", str(path), **{**SIDES, **settings}))
+
+
+def write(file, text):
+    file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return file
+
+
+def everything(splits):
+    return sorted([*splits.train, *splits.validation, *splits.test])
+
+
+def csv_text(texts=TEXTS, labels=LABELS, end="\n"):
+    cells = [text.replace('"', '""') for text in texts]
+    rows = (f'{i},"{c}",{b}' for i, (c, b) in enumerate(zip(cells, labels, strict=True)))
+    return end.join(["id,text,label", *rows, ""])
+
+
+def tsv_text(texts=TEXTS, labels=LABELS):
+    return "label\ttext\n" + "".join(f"{b}\t{t}\n" for t, b in zip(texts, labels, strict=True))
+
+
+def jsonl_text(texts=TEXTS, labels=LABELS):
+    rows = zip(texts, labels, strict=True)
+    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.csv", csv_text()),
+        ("a.csv", "\ufeff" + csv_text(end="\r\n") + "\r\n"),
+        ("a.tsv", tsv_text()),
+        ("a.jsonl", jsonl_text() + "\n"),
+        ("a.jsonl", "\ufeff" + jsonl_text().replace("\n", "\r\n")),
+    ],
+    ids=["csv", "csv with bom and crlf", "tsv", "jsonl", "jsonl with bom and crlf"],
+)
+def test_every_table_gives_the_same_splits(name, text, tmp_path):
+    splits = load(write(tmp_path / name, text))
+    assert everything(splits) == sorted(map(Example, TEXTS, [None] * 10, LABELS))
+    assert splits.labels == ["no", "yes"]
+    assert splits.report == {"read": 10, "train": 7, "validation": 1, "test": 2}
+    reference = load(write(tmp_path / "reference.jsonl", jsonl_text()))
+    assert fingerprint(splits) == fingerprint(reference)
+
+
+def test_columns_are_found_by_their_names(tmp_path):
+    text = 'b,score,a\n"two\r\nlines",1.5,x\n" y ",-2,z\nw,+.5e1,v\n'
+    columns = {"text_column": "a", "pair_column": "b", "label_column": "score"}
+    splits = load(write(tmp_path / "a.csv", text), test_share=0.0, validation_share=0.0, **columns)
+    pairs = [("x", "two\nlines", 1.5), ("z", " y ", -2.0), ("v", "w", 5.0)]
+    assert splits.train == [Example(*pair) for pair in pairs]
+    assert splits.labels == [] and all(isinstance(row.label, float) for row in splits.train)
+    splits = load(tmp_path / "a.csv", text_column="a", label_column="")
+    assert {row.label for row in everything(splits)} == {None}
+
+
+@pytest.mark.parametrize(
+    "labels, expected",
+    [
+        ([1, 0, 1], ["1", "0", "1"]),
+        ([True, False, True], ["true", "false", "true"]),
+        ([1.0, 0.0, 2.5], [1.0, 0.0, 2.5]),
+        ([1, 2, 2.5], [1.0, 2.0, 2.5]),
+        (["1.0", "x", "3"], ["1.0", "x", "3"]),
+        (["2002", "12", "3"], ["2002", "12", "3"]),
+        (["1e999", "1.0", "2.0"], ["1e999", "1.0", "2.0"]),
+    ],
+)
+def test_labels_are_values_only_if_one_is_written_as_such(labels, expected, tmp_path):
+    file = write(tmp_path / "a.jsonl", jsonl_text(["a", "b", "c"], labels))
+    assert [row.label for row in load(file, validation_share=0.0, test_share=0.0).train] == expected
+
+
+def test_rows_with_the_same_text_stand_in_one_split(tmp_path):
+    rows = "".join(f"a {i // 3}\tb {i}\tx\n" for i in range(30)) + "A  1\tB 3\ty\n\tb\tx\n"
+    file = write(tmp_path / "a.tsv", "text\tother\tlabel\n" + rows)
+    splits = load(file, pair_column="other", test_share=0.3)
+    texts = [{row.text for row in part} for part in (splits.train, splits.validation, splits.test)]
+    assert sum(map(len, texts)) == len(set.union(*texts)) == 10
+    dropped = {"empty": 1, "duplicate": 1}
+    assert splits.report == {"read": 32, **dropped, "train": 18, "validation": 3, "test": 9}
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("a.csv", "txt,label\na,b\n", r'a.csv:2: no column "text" \(did you mean "txt"\?\); set'),
+        ("a.csv", "text,y\na,b\n", r'a.csv:2: no column "label".*set config.data.label_column'),
+        ("a.csv", "text,label\n\na,b,c\n", "a.csv:3: 3 fields, but the header has 2 columns"),
+        ("a.csv", 'text,label\na,b\n"a,b\n', "a.csv:3: malformed"),
+        ("a.csv", "text,label\na, \n", 'a.csv:2: its "label" is empty'),
+        ("a.tsv", b"text\tlabel\na\tb\n\xe9\tb\n", r"a.tsv:3: not UTF-8 \(byte 0xe9 at column 1\)"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{', "a.jsonl:2: not JSON"),
+        ("a.jsonl", "[]\n", "a.jsonl:1: expected an object"),
+        ("a.jsonl", '{"text": 3, "label": 1}', 'a.jsonl:1: its "text" is 3, not text'),
+        ("a.jsonl", '{"text": "a", "label": null}', 'a.jsonl:1: its "label" is null, not text'),
+        ("a.xls", "", r"a.xls ends in none of \.csv, \.tsv, \.jsonl"),
+        ("a.conll", "EU B-ORG\nnews\n", "a.conll:2: expected a word and its tag in 2 columns"),
+        ("a.conll", b"EU O\n\xff O\n", "a.conll:2: not UTF-8"),
+        ("a.json", '{"data": [{}]}', r"a.json: not in SQuAD's format \(KeyError\('paragraphs'\)\)"),
+        ("a.json", '{"data":\n', "a.json: not JSON"),
+    ],
+)
+def test_a_malformed_file_is_named_with_its_line(name, text, message, tmp_path):
+    with pytest.raises(LabError, match=message) as caught:
+        load(write(tmp_path / name, text))
+    assert "\n" not in str(caught.value)
+
+
+CONLL = """\ufeff-DOCSTART- -X- O O
+
+EU NNP I-NP B-ORG
+rejects VBZ I-VP O\r
+
+# NN I-NP O
+
+-DOCSTART- -X- O O
+Peter NNP I-NP B-PER
+"""
+
+
+def test_tagged_sentences_are_read_from_columns(tmp_path):
+    file = write(tmp_path / "a.conll", CONLL)
+    rows = [
+        Tagged(["EU", "rejects"], ["B-ORG", "O"]),
+        Tagged(["#"], ["O"]),
+        Tagged(["Peter"], ["B-PER"]),
+    ]
+    items = conll.read(file)
+    assert [item.row for item in items] == rows
+    assert [item.group for item in items] == ["1", "1", "2"]
+    splits = load(file, label_column="2", validation_share=0.0)
+    assert splits.labels == ["NN", "NNP", "VBZ"]
+    tabs = write(tmp_path / "b.conll", "New York\tB-LOC\tx\n \nis\tO\tx\n")
+    assert [item.row for item in conll.read(tabs, label_column="2")] == [
+        Tagged(["New York"], ["B-LOC"]),
+        Tagged(["is"], ["O"]),
+    ]
+    with pytest.raises(LabError, match='^config.data.label_column = "pos".* is a number from 1'):
+        load(file, label_column="pos")
+
+
+def article(title, context, *questions):
+    return {"title": title, "paragraphs": [{"context": context, "qas": list(questions)}]}
+
+
+def asked(name, *answers, **more):
+    answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": f"{name}?", "answers": answers, **more}
+
+
+def squad_file(file, *articles):
+    return write(file, json.dumps({"version": "v2.0", "data": articles}, ensure_ascii=False))
+
+
+def test_questions_of_both_versions_of_squad_are_read(tmp_path):
+    file = squad_file(
+        tmp_path / "a.json",
+        article("A", "Ünï 😀 Broncos won.", asked("q1", ("Broncos", 6), ("Broncos won", 6))),
+        article("B", "No.", asked("q2", is_impossible=True, plausible_answers=[{"text": "No"}])),
+        article("B", "Yes.", asked("q3", ("Yes", 0), is_impossible=False)),
+    )
+    items = squad.read(file)
+    assert [item.row for item in items] == [
+        Question("q1", "Ünï 😀 Broncos won.", "q1?", [("Broncos", 6), ("Broncos won", 6)], False),
+        Question("q2", "No.", "q2?", [], True),
+        Question("q3", "Yes.", "q3?", [("Yes", 0)], False),
+    ]
+    splits = load(file, validation_share=0.0)  # B is one article
+    assert {len(splits.train), len(splits.test)} == {1, 2} and splits.labels == []
+    write(tmp_path / "b.json", b"\xef\xbb\xbf" + file.read_bytes())
+    assert squad.read(tmp_path / "b.json") == items
+
+
+@pytest.mark.parametrize(
+    "questions, message",
+    [
+        ([asked("q1", ("won", 7))], "question q1: 'won' does not stand at character 7"),
+        ([asked("q1", ("won", -4))], "question q1: 'won' does not stand at character -4"),
+        ([asked("q1"), asked("q1")], "two questions have the id q1"),
+        ([asked("q1"), {"id": "q2"}], "format after question q1 .KeyError.'answers'"),
+        ([asked("q1", ("won", "8"))], "not in SQuAD's format"),
+    ],
+)
+def test_a_wrong_question_is_named(questions, message, tmp_path):
+    with pytest.raises(LabError, match=message):
+        squad.read(squad_file(tmp_path / "a.json", article("A", "Broncos won", *questions)))
+
+
+def test_a_folder_keeps_the_users_own_splits(tmp_path):
+    write(tmp_path / "train.csv", csv_text(TEXTS[:6], ["1", "2", "3"] * 2))
+    write(tmp_path / "test.tsv", tsv_text([TEXTS[8], TEXTS[8], TEXTS[5].upper()], ["2", "1", "4"]))
+    write(tmp_path / "README.md", "ignored")
+    splits = load(tmp_path)
+    assert [row.text for row in splits.test] == [TEXTS[8], TEXTS[8], TEXTS[5].upper()]
+    assert sorted(row.text for row in splits.train + splits.validation) == TEXTS[:5]
+    assert splits.labels == ["1", "2", "3", "4"]  # of the test as well
+    assert splits.report == {
+        "read": 9, "in_another_split": 1, "train": 4, "validation": 1, "test": 3,
+    }  # fmt: skip
+    write(tmp_path / "test.tsv", tsv_text(["a"], ["2.5"]))
+    assert {type(row.label) for row in everything(load(tmp_path))} == {float}
+    (tmp_path / "test.tsv").rename(tmp_path / "dev.tsv")
+    with pytest.raises(LabError, match="holds dev.tsv, train.csv: it needs one file each for"):
+        load(tmp_path)
+    (tmp_path / "dev.tsv").unlink()
+    squad_file(tmp_path / "test.json", article("A", "Broncos", asked("q1", ("Broncos", 0))))
+    with pytest.raises(LabError, match="holds files of several formats"):
+        load(tmp_path)

@@ -1,0 +1,245 @@
+"""Language modelling: what counts, once each; what is scored; runs that resume."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from tests.tiny import make_trainer, read_metrics
+from transformer_lab.decoding.generate import Generated
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints
+from transformer_lab.training.config import default_config
+
+
+def tiny_model(**changes) -> ConfigDict:
+    """Made-up documents in words; a double underscore in a key of `changes` is a dot."""
+    config = default_config(model="decoder", task="language_modeling")
+    values = {
+        "steps": 10,
+        "log_every": 1,
+        "eval_every": 100,
+        "save_every": 5,
+        "tensorboard": False,
+        "mesh.data": 1,
+        "data.source": "patterns",
+        "data.max_documents": 60,
+        "data.validation_share": 0.01,
+        "data.test_share": 0.01,
+        "tokenizer.kind": "word",
+        "batch.rows": 8,
+        "batch.length": 16,
+        "model.layers": 1,
+        "model.width": 16,
+        "model.heads": 2,
+        "model.head_dim": 8,
+        "model.feed_forward_width": 24,
+        "model.max_length": 24,
+        "optimizer.learning_rate": 1e-2,
+        "optimizer.warmup_steps": 2,
+        "task.samples": 0,
+    } | {key.replace("__", "."): value for key, value in changes.items()}
+    config.update_from_flattened_dict(values)
+    return config
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return make_trainer(tiny_model(), 1)
+
+
+@pytest.fixture(scope="module")
+def params(trainer):
+    return trainer.init().params
+
+
+LAYOUTS = {
+    "stream": {},
+    "packed": {"task__layout": "packed"},
+    "prefix": {"model__mask": "prefix"},
+    "packed_prefix": {"task__layout": "packed", "model__mask": "prefix"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_trains_with_falling_loss(layout):
+    trainer = make_trainer(tiny_model(**LAYOUTS[layout]), 1)
+    state, losses = trainer.init(), []
+    batches = trainer.task.train_batches()
+    for _ in range(20):
+        batch = next(batches)
+        state, metrics = trainer.train_step(state, trainer.place(batch))
+        assert metrics["weight"] == batch["mask"].sum() == trainer.task.sizes(batch)["tokens"]
+        losses.append(float(metrics["loss"]))
+    batches.close()
+    assert abs(losses[0] - math.log(trainer.task.tokenizer.vocab_size)) < 0.3
+    assert losses[-1] < 0.8 * losses[0]
+    names = {"tokens", "targets", "mask"}
+    names |= {"segments"} if "packed" in layout else set()
+    assert batch.keys() == names | ({"prefix"} if "prefix" in layout else set())
+
+
+def everything(task, split="validation"):
+    """(input, target) of each document between its start and its end, and the bytes of all."""
+    texts = getattr(task.documents, split)
+    ids = [[task.start_id, *task.tokenizer.encode(t), task.tokenizer.eos_id] for t in texts]
+    pairs = [pair for row in ids for pair in zip(row[:-1], row[1:], strict=True)]
+    return pairs, sum(len(t.encode()) for t in texts)
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "rows", "layout"),
+    [(0, 0, 8, "stream"), (5, 1, 8, "packed"), (24, 7, 1, "stream"), (1, 0, 3, "packed")],
+)
+def test_evaluation_counts_each_target_once(length, stride, rows, layout):
+    config = tiny_model(
+        task__eval_length=length, task__eval_stride=stride, batch__rows=rows, task__layout=layout
+    )
+    task = make_trainer(config, 1).task
+    pairs, size = everything(task)
+    assert len(pairs) > 100
+    batches = list(task.eval_batches("validation"))
+    counted = [
+        pair
+        for b in batches
+        for pair in zip(b["tokens"][b["mask"]], b["targets"][b["mask"]], strict=True)
+    ]
+    assert sorted(counted) == sorted(pairs)
+    assert sum(b["bytes"].sum() for b in batches) == size
+    assert {b["tokens"].shape for b in batches} == {(rows, length or 16)}
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_all_zero_logits_have_the_perplexity_of_the_vocabulary(devices):
+    trainer = make_trainer(tiny_model(mesh__data=-1, task__other_lengths=(5,)), devices)
+    task, size = trainer.task, trainer.task.tokenizer.vocab_size
+    zeros = jax.tree.map(jnp.zeros_like, trainer.init().params)
+    others = task.score(zeros, "validation", trainer.place, True).values
+    values = trainer.evaluate(zeros, "validation")
+    pairs, bytes_of_all = everything(task)
+    assert abs(values["perplexity"] - size) < 1e-3 * size
+    bits = len(pairs) * math.log(size) / math.log(2) / bytes_of_all
+    np.testing.assert_allclose(values["bits_per_byte"], bits, rtol=1e-5)
+    np.testing.assert_allclose(others["bits_per_byte_5"], bits, rtol=1e-5)
+    (nats, tokens), *_ = task.score_texts(zeros, ["ann has a cup ."], trainer.place)
+    assert tokens == 5
+    np.testing.assert_allclose(nats, 5 * math.log(size), rtol=1e-5)
+
+
+def test_any_number_of_devices_evaluates_alike(trainer, params):
+    eight = make_trainer(tiny_model(mesh__data=2, mesh__fsdp=2, mesh__tensor=2))
+    laid = jax.device_put(params, eight.state_shardings.params)
+    want, got = trainer.evaluate(params, "test"), eight.evaluate(laid, "test")
+    assert want.keys() == got.keys() == {"loss", "perplexity", "accuracy", "bits_per_byte"}
+    np.testing.assert_allclose([got[k] for k in want], list(want.values()), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def nats_of(trainer, params):
+    """Of each of the ids after the first, in one pass; padding on the right is not seen."""
+    run = jax.jit(
+        lambda tokens: jax.nn.log_softmax(trainer.task.model.apply({"params": params}, tokens)[0])
+    )
+
+    def nats(ids):
+        log_probs = np.asarray(run(jnp.asarray([ids + [0] * (24 - len(ids))])))
+        return -log_probs[np.arange(len(ids) - 1), ids[1:]]
+
+    return nats
+
+
+@pytest.mark.parametrize("prompt_start", [True, False])
+def test_texts_score_what_a_direct_pass_gives(trainer, params, nats_of, prompt_start):
+    task = make_trainer(tiny_model(task__prompt_start=prompt_start), 1).task
+    texts = ["ann has a red cup .", "", "mia", "what has tom ? a new hat . " * 2, "ben has"]
+    found = task.score_texts(params, texts, trainer.place)
+    for text, (nats, tokens) in zip(texts, found, strict=True):
+        ids = task.prompt_ids(text)
+        words = len(task.tokenizer.encode(text))
+        assert tokens == len(ids) - 1 == (words if prompt_start else max(words - 1, 0))
+        np.testing.assert_allclose(nats, nats_of(ids).sum(), atol=1e-4)
+    # Windows of 16 targets, 8 apart: the last ones see at least 8 tokens before them.
+    long = "ann has a red cup . ben has a blue hat . mia has a old map ."
+    ids = task.prompt_ids(long)
+    ((nats, tokens),) = task.score_texts(params, [long], trainer.place)
+    assert 16 < tokens == len(ids) - 1 <= 24
+    want = nats_of(ids[:17]).sum() + nats_of(ids[8:])[8:].sum()
+    np.testing.assert_allclose(nats, want, atol=1e-4)
+
+
+def test_a_text_ends_before_the_first_stop_string(params):
+    task = make_trainer(tiny_model(decode__stop=("cup .", "hat")), 1).task
+    encode = task.tokenizer.encode
+    for text, shown in [
+        ("ann has a red cup . ben", "ann has a red "),
+        ("a hat . a cup .", "a "),
+        ("a map .", "a map ."),
+    ]:
+        assert task.text_of(Generated(encode(text), [], False)) == shown
+        assert task.stops(encode(text)) == (shown != text)
+    ((one,),) = task.generator()(params, [task.prompt_ids("ann has")], stops=task.stops)
+    assert len(one.ids) <= 24 and "hat" not in task.text_of(one)
+
+
+def test_samples_of_the_finished_model_continue_held_out_documents(params):
+    config = tiny_model(task__samples=2, task__sample_prompt=4, decode__max_new_tokens=3)
+    trainer = make_trainer(config, 1)
+    scores = trainer.task.score(params, "validation", trainer.place, True)
+    texts = trainer.task.documents.validation[:2]
+    assert len(scores.samples) == 2 and not scores.values
+    for text, (prompt, made, rest) in zip(texts, scores.samples, strict=True):
+        words = trainer.task.tokenizer.decode(trainer.task.tokenizer.encode(text))
+        assert words.startswith(prompt) and len(prompt.split()) == 4 and len(made.split()) <= 3
+        assert rest and rest in words
+    assert trainer.task.score(params, "validation", trainer.place, False).samples == []
+
+
+VOLATILE = ("tokens_per_second",)
+
+
+def test_a_stopped_and_resumed_run_is_the_same_run(tmp_path):
+    """Dropout, prefixes and the order of packed rows are all functions of the step."""
+    settings = {**LAYOUTS["packed_prefix"], "mesh__data": -1}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for workdir, steps in ((whole, 10), (parts, 5), (parts, 10)):
+        runs.run(tiny_model(steps=steps, **settings), workdir)
+    curves, states = [], []
+    trainer = make_trainer(tiny_model(**settings), 1)
+    for workdir in (whole, parts):
+        lines = [line for line in read_metrics(workdir) if "loss" in line]
+        curves.append([{k: v for k, v in line.items() if k not in VOLATILE} for line in lines])
+        checkpoints = Checkpoints(workdir, 5)
+        states.append(checkpoints.restore(checkpoints.good_steps()[-1], trainer.abstract_state))
+        checkpoints.close()
+    assert curves[0] == curves[1] and len(curves[0]) == 10
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch__length": 25}, "batch.length = 25.* within model.max_length = 24"),
+        ({"task__eval_length": 25}, "task.eval_length = 25.* within model.max_length = 24"),
+        ({"mesh__data": 8, "batch__rows": 12}, "batch.rows = 12 is not divided by .* = 8"),
+        ({"task__other_lengths": (8, 0)}, "task.other_lengths = .* at least 1"),
+        ({"batch__rows": 0}, "batch.rows = 0 must be at least 1"),
+        ({"task__layout": "packd"}, 'task.layout = "packd" is unknown: use stream or packed'),
+        ({"task__eval_stride": -1}, "task.eval_stride = -1 must not be negative"),
+        ({"model__vocab_size": 5}, "model.vocab_size = 5, but the tokenizer has"),
+        ({"data__source": "pattern"}, 'did you mean "patterns"'),
+    ],
+)
+def test_a_wrong_config_is_one_line(changes, words):
+    with pytest.raises(LabError, match=words) as info:
+        make_trainer(tiny_model(**changes), changes.get("mesh__data", 1))
+    assert "\n" not in str(info.value)
+
+
+def test_a_larger_vocabulary_than_the_tokenizers_is_taken(trainer):
+    task = make_trainer(tiny_model(model__vocab_size=64), 1).task
+    assert task.model_config.vocab_size == 64
+    assert trainer.task.model_config.vocab_size == trainer.task.tokenizer.vocab_size < 64

@@ -1,0 +1,170 @@
+"""Tasks of an encoder: what they learn on generated data, and what they read."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tiny import make_trainer
+from transformer_lab.tasks.scores import squad
+from transformer_lab.training.config import default_config
+from transformer_lab.training.state import loss_and_gradient
+
+TINY = {
+    "steps": 40,
+    "tensorboard": False,
+    "mesh.data": 1,
+    "model.layers": 1,
+    "model.width": 32,
+    "model.heads": 2,
+    "model.head_dim": 16,
+    "model.feed_forward_width": 48,
+    "model.max_length": 48,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.head_dropout": 0.0,
+    "optimizer.learning_rate": 5e-3,
+    "optimizer.warmup_steps": 5,
+    "optimizer.schedule": "constant",
+    "tokenizer.kind": "wordpiece",
+    "tokenizer.vocab_size": 300,
+}
+ROWS = {"batch.tokens_per_batch": 1024, "batch.buckets": 1, "batch.max_length": 48}
+
+
+def trainer_of(task, devices=1, **changes):
+    config = default_config(model="encoder", task=task)
+    values = TINY | {key.replace("__", "."): value for key, value in changes.items()}
+    config.update_from_flattened_dict(values)
+    return make_trainer(config, devices)
+
+
+def trained(trainer, steps=40):
+    """The parameters after so many steps, and the first and last loss."""
+    state, batches, losses = trainer.init(), trainer.task.train_batches(), []
+    for _ in range(steps):
+        state, metrics = trainer.train_step(state, trainer.place(next(batches)))
+        losses.append(float(metrics["loss"]))
+    batches.close()
+    return state.params, losses
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    trainer = trainer_of("classification", data__source="generated", **ROWS)
+    return trainer, trained(trainer, 60)[0]
+
+
+def test_a_classifier_learns_and_scores_each_example_once(classifier):
+    trainer, params = classifier
+    values = trainer.evaluate(params, "test")
+    scores = trainer.task.score(params, "test", trainer.place, True)
+    assert values["accuracy"] > 0.9
+    assert scores.values["num_examples"] == len(trainer.task.data.test)
+    rows = trainer.task.data.test
+    found = trainer.task.predict(params, [row.text for row in rows], trainer.place)
+    right = np.mean([f["label"] == row.label for f, row in zip(found, rows, strict=True)])
+    assert right == pytest.approx(values["accuracy"])
+    assert sum(found[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_text_is_classified_alike_alone_and_among_others(classifier):
+    trainer, params = classifier
+    texts = [row.text for row in trainer.task.data.test[:7]] + ["a", ""]
+    together = trainer.task.predict(params, texts, trainer.place)
+    for text, found in zip(texts, together, strict=True):
+        alone = trainer.task.predict(params, [text], trainer.place)[0]
+        assert alone["probabilities"] == pytest.approx(found["probabilities"], abs=1e-5)
+
+
+def test_labels_are_kept_with_the_checkpoint(classifier):
+    trainer, _ = classifier
+    assets = trainer.task.assets()
+    assert json.loads(assets["labels.json"]) == trainer.task.data.labels
+
+
+def test_the_longer_of_a_pair_is_cut_and_both_end_in_a_separator(classifier):
+    task = classifier[0].task
+    first, second = list(range(10, 70)), list(range(70, 80))
+    ids = task.encode(first, second)
+    end = task.tokenizer.eos_id
+    assert len(ids) == task.limit == 48
+    assert ids == [task.tokenizer.bos_id, *first[:35], end, *second, end]
+    even = task.encode(first, first)
+    assert [even.index(end), len(even)] == [24, 48]
+    assert task.encode([9] * 60) == [task.tokenizer.bos_id, *[9] * 46, end]
+
+
+def test_a_tagger_learns_and_labels_stand_at_first_pieces():
+    trainer = trainer_of("tagging", data__source="generated_tags", **ROWS)
+    params, losses = trained(trainer, 60)
+    assert trainer.evaluate(params, "test")["accuracy"] > 0.8 > losses[-1] / losses[0]
+    task = trainer.task
+    words = list(task.data.train[0].words)
+    ids, firsts = task.encode_words(words)
+    pieces = task.tokenizer.encode_words(words)
+    assert [ids[i] for i in firsts] == [p[0] if p else task.tokenizer.unk_id for p in pieces]
+    assert ids[1:-1] == [i for p in pieces for i in p]
+    found = task.predict(params, [" ".join(words)], trainer.place)[0]
+    assert len(found["tags"]) == len(words)
+
+
+def test_answers_are_spans_of_the_original_text_and_windows_cover_it():
+    trainer = trainer_of(
+        "question_answering", data__source="generated_spans", task__stride=8,
+        task__question_length=10, **ROWS,
+    )  # fmt: skip
+    params, losses = trained(trainer, 60)
+    assert losses[-1] < losses[0]
+    task, rows = trainer.task, trainer.task.data.test
+    answers = task.answers(params, rows, trainer.place)
+    assert all(a.text in row.context for a, row in zip(answers, rows, strict=True))
+    golds = [[text for text, _ in row.answers] for row in rows]
+    scores = task.score(params, "test", trainer.place, True).values
+    may_lack = any(row.impossible for row in rows)
+    exact, f1 = squad(golds, ["" if may_lack and a.gain < 0 else a.text for a in answers])
+    assert (scores["exact_match"], scores["f1"]) == pytest.approx((exact, f1))
+    seen = set()
+    for window in task.windows(0, "who?", list(range(100, 200))):
+        part = window.tokens[window.place : window.place + window.count]
+        assert part == list(range(100 + window.first, 100 + window.first + window.count))
+        assert len(window.tokens) <= task.limit
+        seen |= set(part)
+    assert seen == set(range(100, 200))
+
+
+def test_masked_tokens_and_next_sentences_are_one_loss_of_two_means():
+    trainer = trainer_of(
+        "masked_language_modeling", data__source="patterns", batch__rows=16, batch__length=32
+    )
+    params, losses = trained(trainer, 40)
+    assert losses[-1] < losses[0]
+    task = trainer.task
+    batch = trainer.place(next(task.train_batches()))
+    pairs = task.metrics(params, batch)
+    mean = {name: float(total / weight) for name, (total, weight) in pairs.items()}
+    assert mean["loss"] == pytest.approx(mean["mlm_loss"] + mean["nsp_loss"], rel=1e-5)
+    whole, parts = (
+        loss_and_gradient(task.loss, params, batch, jax.random.key(0), n, trainer.mesh)
+        for n in (1, 4)
+    )
+    for a, b in zip(jax.tree.leaves(whole[1]), jax.tree.leaves(parts[1]), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    found = task.predict(params, ["the [MASK] is"], trainer.place)[0]["fills"]
+    assert len(found) == 5 and found[0][1] >= found[4][1]
+
+
+def test_padding_gets_no_attention_and_moves_no_state():
+    trainer = trainer_of(
+        "masked_language_modeling", data__source="patterns", batch__rows=8, batch__length=32
+    )
+    params, task = trainer.init().params, trainer.task
+    batch = trainer.place(next(task.train_batches()))
+    tokens, mask = batch["tokens"], batch["tokens_mask"].at[:, 20:].set(False)
+    variables = {"params": params}
+    out, captured = task.model.apply(variables, tokens, mask, mutable=["intermediates"])
+    weights = captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
+    assert (np.asarray(weights)[..., 20:] == 0).all()
+    alone = task.model.apply(variables, tokens[:, :20], mask[:, :20])
+    np.testing.assert_allclose(out["states"][:, :20], alone["states"], atol=1e-5)

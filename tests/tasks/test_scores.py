@@ -1,0 +1,186 @@
+import math
+import random
+import sys
+
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.tasks import scores
+
+
+def test_accuracy_is_the_share_of_equal_entries():
+    assert scores.accuracy(["a", "b", "a", "c"], ["a", "b", "b", "c"]) == 0.75
+
+
+def test_f1_of_one_class_and_of_all():
+    pytest.importorskip("sklearn")
+    gold, predicted = list("xxxxyyz"), list("xxyyyyx")
+    # x: 2 of 3 found are right, 2 of 4 are found; y: 2 of 4, 2 of 2; z: never predicted.
+    assert scores.f1(gold, predicted, positive="x") == pytest.approx(4 / 7)
+    assert scores.f1(gold, predicted, positive="z") == 0.0
+    assert scores.f1(gold, predicted) == pytest.approx((4 / 7 + 2 / 3 + 0) / 3)
+
+
+def test_matthews_correlation():
+    pytest.importorskip("sklearn")
+    gold, predicted = [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 1, 1]
+    # TP 3, TN 2, FP 2, FN 1
+    assert scores.matthews(gold, predicted) == pytest.approx((3 * 2 - 2) / math.sqrt(5 * 4 * 4 * 3))
+    assert scores.matthews(gold, [1] * 8) == 0.0
+
+
+def test_correlations_of_values_and_of_their_ranks():
+    gold, predicted = [1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]
+    assert scores.spearman(gold, predicted) == pytest.approx(1.0)
+    assert scores.pearson(gold, predicted) == pytest.approx(25 / math.sqrt(5 * 129))
+    assert scores.pearson(gold, [2.0] * 4) == scores.spearman([2.0] * 4, predicted) == 0.0
+
+
+def test_tag_accuracy_weighs_words_not_sentences():
+    gold = [["n"], ["n", "v", "n"]]
+    assert scores.tag_accuracy(gold, [["v"], ["n", "v", "n"]]) == 0.75
+
+
+@pytest.mark.parametrize(
+    "tags, spans",
+    [
+        ("O B-PER I-PER O B-LOC", [("PER", 1, 3), ("LOC", 4, 5)]),
+        ("B-PER B-PER I-PER", [("PER", 0, 1), ("PER", 1, 3)]),
+        ("I-PER I-PER O I-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),
+        ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
+        ("O O", []),
+        ("", []),
+    ],
+)
+def test_bio_spans(tags, spans):
+    assert scores.bio_spans(tags.split()) == spans
+
+
+@pytest.mark.parametrize("tag", ["B", "O-PER", "I-", "", "nn", "E-PER"])
+def test_what_is_no_bio_tag_is_named(tag):
+    with pytest.raises(LabError, match=f'^"{tag}" is no BIO tag'):
+        scores.bio_spans(["O", tag])
+
+
+def test_span_f1_counts_whole_entities():
+    pytest.importorskip("seqeval")
+    gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O"]]
+    predicted = [["B-PER", "O", "O", "B-LOC"], ["B-LOC", "B-PER"]]
+    assert scores.span_f1(gold, predicted) == pytest.approx(2 * 2 / (3 + 4))
+    assert scores.span_f1([["O"]], [["O"]]) == 0.0
+
+
+def test_span_f1_is_that_of_the_spans():
+    pytest.importorskip("seqeval")
+    draw = random.Random(0)
+    for _ in range(20):
+        gold, predicted = (
+            [draw.choices(["O", "B-a", "I-a", "B-b", "I-b"], k=n) for n in (4, 7)] for _ in "gp"
+        )
+        sides = [
+            {(i, *span) for i, tags in enumerate(side) for span in scores.bio_spans(tags)}
+            for side in (gold, predicted)
+        ]
+        expected = 2 * len(sides[0] & sides[1]) / max(1, sum(map(len, sides)))
+        assert scores.span_f1(gold, predicted) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "text, normal",
+    [
+        ("The  U.S. Army\n", "us army"),
+        ("an apple a day, the end", "apple day end"),
+        ("Theatre of another", "theatre of another"),
+        ("the-cat", "thecat"),
+        ("“quoted”", "“quoted”"),  # marks beyond ASCII stay
+        ("A.", ""),
+    ],
+)
+def test_squad_answers_are_normalised(text, normal):
+    assert scores.normalise_answer(text) == normal
+
+
+@pytest.mark.parametrize(
+    "answers, predicted, exact, f1",
+    [
+        (["Denver Broncos"], "the Denver Broncos!", 1, 1),
+        (["Denver Broncos"], "Denver Broncos team", 0, 0.8),
+        (["Denver", "Denver Broncos"], "Broncos of Denver", 0, 0.8),  # 2 / 3 and 4 / 5
+        (["to be to"], "to to to", 0, 2 / 3),  # a word counts as often as it stands in both
+        (["Denver"], "", 0, 0),
+        (["Denver"], "the", 0, 0),
+        ([], "", 1, 1),
+        ([], "Denver", 0, 0),
+        ([], "the", 1, 1),  # normalised, it is the empty answer
+        (["the", "Denver"], "", 0, 0),  # "the" is dropped: this has an answer
+        (["the", "..."], "", 1, 1),  # all are dropped: the empty one is right
+        (["the"], "Denver", 0, 0),
+    ],
+)
+def test_squad_scores_by_the_rules_of_its_second_version(answers, predicted, exact, f1):
+    assert scores.exact_match(answers, predicted) == exact
+    assert scores.answer_f1(answers, predicted) == pytest.approx(f1)
+
+
+def test_squad_gives_means_in_per_cent():
+    answers = [["Denver Broncos"], ["a cup"], [], []]
+    predicted = ["Denver", "cup", "", "hat"]
+    assert scores.squad(answers, predicted) == pytest.approx((50.0, 100 * (2 / 3 + 1 + 1) / 4))
+
+
+def test_no_answer_threshold_reaches_the_best_f1_of_all_thresholds():
+    answers = [["x"], ["y"], [], [], ["z"]]
+    predicted = ["x", "no", "w", "", "z"]
+    odds = [0.1, 0.2, 0.3, 0.9, 0.3]
+    # Kept at 0.1: right are x and the two without an answer; at 0.3 z is won and w lost.
+    assert scores.no_answer_threshold(answers, predicted, odds) == (60.0, 0.1)
+    assert scores.no_answer_threshold(answers[2:4], predicted[2:4], odds[2:4]) == (100.0, -math.inf)
+    draw = random.Random(0)
+    for _ in range(20):
+        odds = [draw.choice([-1.0, 0.0, 0.5, 2.0]) for _ in answers]
+
+        def at(threshold, odds=odds):
+            kept = [p if o <= threshold else "" for p, o in zip(predicted, odds, strict=True)]
+            return scores.squad(answers, kept)[1]
+
+        best, threshold = scores.no_answer_threshold(answers, predicted, odds)
+        assert best == pytest.approx(at(threshold))
+        assert best == pytest.approx(max(map(at, [-math.inf, *odds])))
+
+
+@pytest.mark.parametrize(
+    "score, gold, predicted",
+    [
+        *((score, ["a", "b"], ["a"]) for score in (scores.accuracy, scores.f1, scores.matthews)),
+        *((score, [1.0, 2.0], [1.0]) for score in (scores.pearson, scores.spearman)),
+        *((score, [["O"], ["O"]], [["O"]]) for score in (scores.tag_accuracy, scores.span_f1)),
+        (scores.squad, [["a"], ["b"]], ["a"]),
+    ],
+)
+def test_lists_that_do_not_match_are_refused(score, gold, predicted):
+    with pytest.raises(LabError, match="^2 references and 1 predictions"):
+        score(gold, predicted)
+    with pytest.raises(LabError, match="^0 references and 0 predictions"):
+        score([], [])
+
+
+def test_a_sentence_with_too_few_tags_is_named():
+    for score in (scores.tag_accuracy, scores.span_f1):
+        with pytest.raises(LabError, match="^sentence 1: 2 words have 1 predicted tags"):
+            score([["O"], ["O", "O"]], [["O"], ["O"]])
+
+
+@pytest.mark.parametrize(
+    "score, package, lists",
+    [
+        (scores.f1, "scikit-learn", ["a", "b"]),
+        (scores.matthews, "scikit-learn", ["a", "b"]),
+        (scores.pearson, "scipy", [1.0, 2.0]),
+        (scores.span_f1, "seqeval", [["O"], ["B-x"]]),
+    ],
+)
+def test_a_missing_package_is_one_line(score, package, lists, monkeypatch):
+    for name in ("sklearn.metrics", "scipy.stats", "seqeval.metrics"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(LabError, match=f"^this score needs {package}: pip install {package}$"):
+        score(lists, lists)

@@ -1,0 +1,96 @@
+"""Labelled texts in the user's own tables: CSV, TSV and JSON lines, columns by their names."""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer_lab.data.labelled_rows import Example, Item
+from transformer_lab.data.pairs import key
+from transformer_lab.data.user_files import lines
+from transformer_lab.errors import LabError, nearest
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def read(file: Path, text_column: str, pair_column: str, label_column: str) -> list[Item]:
+    """The rows of a .csv, .tsv or .jsonl file; an empty pair or label column: there is none.
+
+    Labels are text (see `values`). A text is its own group. Raises LabError that names file and
+    line for a missing column, a malformed row or a row without a label.
+    """
+    rows = _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
+    settings = (("text", text_column), ("pair", pair_column), ("label", label_column))
+    items = []
+    for where, row in rows:
+        texts = {
+            role: _cell(row, column, role, where) if column or role == "text" else None
+            for role, column in settings
+        }
+        if texts["label"] is not None and not texts["label"].strip():
+            raise LabError(f'{where}: its "{label_column}" is empty')
+        items.append(Item(key(texts["text"]), Example(**texts)))
+    return items
+
+
+def _cell(row: dict[str, object], column: str, role: str, where: str) -> str:
+    if column not in row:
+        raise LabError(
+            f'{where}: no column "{column}"{nearest(column, row)}; set config.data.{role}_column'
+        )
+    value = row[column]
+    if isinstance(value, str):
+        return value
+    if role == "label" and isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise LabError(f'{where}: its "{column}" is {json.dumps(value)[:40]}, not text')
+
+
+def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Quotes are CSV's alone: in a TSV they are text."""
+    style = "excel-tab" if file.suffix == ".tsv" else "excel"
+    quoting = csv.QUOTE_NONE if file.suffix == ".tsv" else csv.QUOTE_MINIMAL
+    content = (f"{line}\n" for _, line in lines(file))
+    reader = csv.reader(content, style, quoting=quoting, strict=True)
+    header: list[str] = []
+    try:
+        for fields in reader:
+            where = f"{file}:{reader.line_num}"
+            if not header:
+                header = [name.strip() for name in fields]
+            elif len(fields) == len(header):
+                yield where, dict(zip(header, fields, strict=True))
+            elif any(map(str.strip, fields)):
+                raise LabError(
+                    f"{where}: {len(fields)} fields, but the header has {len(header)} columns"
+                )
+    except csv.Error as error:
+        raise LabError(f"{file}:{reader.line_num}: malformed ({error})") from error
+
+
+def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    for number, line in lines(file):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise LabError(f"{file}:{number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise LabError(f"{file}:{number}: expected an object")
+            yield f"{file}:{number}", row
+
+
+def values(labels: list[str | None]) -> list[str | float | None]:
+    """Numbers where every label is one and any is written with a point or exponent, else classes.
+
+    So 0 and 1 are two classes, 0.0 and 1.0 two values.
+    """
+    given = [label.strip() for label in labels if label is not None]
+    numbers = given and all(map(_NUMBER.fullmatch, given))
+    if numbers and not all(label.lstrip("+-").isdigit() for label in given):
+        values = [None if label is None else float(label) for label in labels]
+        if all(value is None or math.isfinite(value) for value in values):
+            return values
+    return [None if label is None else label.strip() for label in labels]

@@ -1,0 +1,87 @@
+"""Vectors of texts: `python -m transformer_lab.embed --source=hf:DIR < lines.txt > vectors.npy`.
+
+A line gives a row of float32 [lines, width], by mean pooling and of length 1 unless `--pooling` or
+`--nonormalize` says otherwise. `--source=DIR` (or `--workdir=DIR`) takes a run trained here: any
+task of an encoder. `--target=FILE` writes there and not to standard output.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+
+from transformer_lab import cli, pretrained
+from transformer_lab.errors import LabError
+from transformer_lab.import_hf import read_tokenizer
+from transformer_lab.ops.pooling import POOLINGS
+from transformer_lab.tasks import objective
+from transformer_lab.training import runs
+from transformer_lab.training.config import MeshConfig, default_config, resolve
+from transformer_lab.training.mesh import make_mesh, placer
+
+flags.DEFINE_string("source", "", "hf:DIR, or the directory of a run.", allow_override=True)
+flags.DEFINE_string("workdir", "", "The directory of a run.", allow_override=True)
+flags.DEFINE_string("target", "", "The .npy file to write.", allow_override=True)
+flags.DEFINE_enum("pooling", "mean", POOLINGS, "How a text's states become one vector.")
+flags.DEFINE_bool("normalize", True, "To length 1.")
+GROUP = 4096  # lines that are in memory as tokens at once
+
+
+def main(arguments: list[str]) -> None:
+    args = flags.FLAGS
+    source = args.source or args.workdir
+    if arguments or not source:
+        raise LabError("give --source=hf:DIR or --source=RUN, and the texts on standard input")
+    if not args.target and sys.stdout.isatty():
+        raise LabError("the vectors are binary: add --target=FILE, or > vectors.npy")
+    task, params, place = from_hf(source[3:]) if source.startswith("hf:") else from_run(source)
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    lines = [line.rstrip("\r\n") for line in sys.stdin]
+    parts = [
+        task.embed(params, lines[first : first + GROUP], place)
+        for first in range(0, len(lines), GROUP)
+    ]
+    vectors = np.concatenate(parts) if parts else np.zeros((0, task.model_config.width), np.float32)
+    if args.target:
+        with open(args.target, "wb") as file:
+            np.save(file, vectors)
+    else:
+        np.save(sys.stdout.buffer, vectors)
+        sys.stdout.flush()
+
+
+def embedding_task(model, assets: dict[str, bytes]):
+    """The sentence-embedding task over a model that was trained for anything."""
+    config = default_config(model="encoder", task="sentence_embedding")
+    config.task.update(pooling=flags.FLAGS.pooling, normalize=flags.FLAGS.normalize)
+    config.batch.max_length = model.max_length
+    resolved = resolve(config)
+    build = objective("sentence_embedding").build
+    return build("encoder", model, resolved.sections, assets=assets)
+
+
+def from_hf(directory: str):
+    """(task, parameters, place) of a Hugging Face directory."""
+    model = pretrained.load(directory)
+    if model.kind != "encoder":
+        raise LabError(f"--source=hf:{directory}: a {model.model_type} model is no encoder")
+    assets = read_tokenizer(model, Path(directory)).to_files()
+    task = embedding_task(model.config, assets)
+    return task, model.params, placer(make_mesh(MeshConfig(data=1), 1))
+
+
+def from_run(directory: str):
+    """(task, parameters, place) of a run."""
+    path = Path(directory)
+    config = ConfigDict(runs.stored_config(path))
+    if config.model.kind != "encoder":
+        raise LabError(f"--source={directory}: a run of {config.model.kind}, not of an encoder")
+    trainer, params = runs.open_run(config, path)
+    task = embedding_task(trainer.task.model_config, trainer.task.assets())
+    return task, params, trainer.place
+
+
+if __name__ == "__main__":
+    cli.main(main)

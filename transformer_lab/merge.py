@@ -1,0 +1,62 @@
+"""Makes an adapted run plain: `python -m transformer_lab.merge --workdir=RUN --target=DIR`.
+
+The new run holds the whole model at step 0, with its settings and tokenizer: the other commands
+open it, and --init_from starts from it. `export_hf --peft` writes the adapter alone.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from transformer_lab import cli
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.config import AdaptConfig, OptimizerConfig, resolve
+from transformer_lab.training.loop import Trainer
+from transformer_lab.training.writers import log, make_workdir
+
+flags.DEFINE_string("workdir", "", "Directory of the adapted run.", allow_override=True)
+flags.DEFINE_string("target", "", "Directory of the new run.", allow_override=True)
+flags.DEFINE_string(
+    "init_from", "", "Where the run's base lies now, if it was moved.", allow_override=True
+)
+flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
+
+
+def main(arguments: list[str]) -> None:
+    args = flags.FLAGS
+    if arguments:
+        raise LabError(f'"{arguments[0]}" is no flag: write --target=DIR')
+    if not args.target:
+        raise LabError("--target=DIR is missing: where to write the merged run")
+    config, target = cli.get_config(), Path(args.target)
+    if (target / runs.CONFIG).exists() or (target / "checkpoints").exists():
+        raise LabError(f"--target={target} holds a run already: choose another directory")
+    trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
+    write_run(config, trainer, params, target)
+
+
+def write_run(config: ConfigDict, opened: Trainer, params: Any, target: Path) -> None:
+    """Leaves the whole model there, with a fresh optimizer of the default kind."""
+    config = ConfigDict(config.to_dict())
+    # The optimizer's patterns may be about leaves that the whole model lacks.
+    config.adapt, config.optimizer = asdict(AdaptConfig()), asdict(OptimizerConfig())
+    trainer = Trainer(resolve(config).run, opened.task, opened.mesh)
+    state = trainer.with_params(trainer.init(), params)
+    checkpoints, stored = Checkpoints(make_workdir(target), 1, log), config.to_dict()
+    try:
+        # No data was read, so there is no position in it.
+        checkpoints.save(0, state, {}, stored, opened.task.assets())
+    finally:
+        checkpoints.close()
+    write_atomically(target / runs.CONFIG, json.dumps(stored, indent=1).encode())
+    log(f"{target} holds the whole model as a run")
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

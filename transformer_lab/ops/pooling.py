@@ -1,0 +1,32 @@
+"""One vector for a text."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer_lab.errors import LabError, nearest
+
+POOLINGS = ("mean", "cls", "max")
+
+
+def pool(
+    states: Float[Array, "b t d"], mask: Bool[Array, "b t"], kind: str = "mean"
+) -> Float[Array, "b d"]:
+    """The mean or the maximum over real tokens (Reimers 2019, section 3), or the first token's.
+
+    A row without real tokens gives zeros. float32 whatever the states are.
+    """
+    if kind not in POOLINGS:
+        raise LabError(f'pooling "{kind}" is unknown{nearest(kind, POOLINGS)}')
+    states, real = states.astype(jnp.float32), mask[..., None]
+    if kind == "cls":
+        return jnp.where(real[:, 0], states[:, 0], 0.0)
+    if kind == "max":
+        highest = jnp.where(real, states, -jnp.inf).max(axis=1)
+        return jnp.where(real.any(axis=1), highest, 0.0)
+    return jnp.where(real, states, 0.0).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1)
+
+
+def normalize(vectors: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+    """To length 1; a zero vector stays."""
+    square = jnp.square(vectors).sum(axis=-1, keepdims=True)
+    return vectors * jnp.where(square > 0, jnp.maximum(square, 1e-24), 1.0) ** -0.5

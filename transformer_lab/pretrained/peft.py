@@ -1,0 +1,95 @@
+"""LoRA factors in the layout of Hugging Face's `peft`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from safetensors.numpy import save_file
+
+from transformer_lab import pretrained
+from transformer_lab.errors import LabError
+from transformer_lab.pretrained.names import NameMap, Shapes
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TASKS = {"decoder": "CAUSAL_LM", "encoder": "FEATURE_EXTRACTION", "encoder_decoder": "SEQ_2_SEQ_LM"}
+Factors = Mapping[str, tuple[Float[np.ndarray, "i r"], Float[np.ndarray, "r o"]]]
+
+
+def export_lora(
+    factors: Factors,
+    config: Any,
+    directory: str | Path,
+    model_type: str,
+    scale: float,
+    dropout: float = 0.0,
+) -> None:
+    """Writes what changes kernels, by our paths, by scale * a b; never over another adapter."""
+    path, module = Path(directory), pretrained.family(model_type)
+    if taken := [name for name in (CONFIG, WEIGHTS) if (path / name).exists()]:
+        raise LabError(f"{path}: holds {taken[0]} already; choose another directory")
+    _, names = module.writing(config)
+    shapes = module.shapes(config)
+    found, turned = their_factors(names, shapes, factors)
+    rank = max(len(a) for a, _ in found.values())
+    settings = {
+        "peft_type": "LORA",
+        "task_type": TASKS[module.KIND],
+        "base_model_name_or_path": None,
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "lora_dropout": dropout,
+        "target_modules": _short(sorted(found), names.names(shapes)),
+        "fan_in_fan_out": turned,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    tensors = {}
+    for name, (a, b) in found.items():
+        room = ((0, rank - len(a)), (0, 0))  # a packed tensor needs the ranks of all its parts
+        stem = f"base_model.model.{name}"
+        tensors[f"{stem}.lora_A.weight"] = np.pad(a, room)
+        tensors[f"{stem}.lora_B.weight"] = np.pad(b.T, room).T
+    # What is stored is memory as it lies.
+    tensors = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
+    path.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    (path / CONFIG).write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def their_factors(
+    names: NameMap, shapes: Shapes, factors: Factors
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], bool]:
+    """A [R, in] and B [out, R] by module of theirs, and whether their weights are [in, out].
+
+    Of a tensor that packs several kernels, A stacks those that have factors, and B holds each
+    one's in its own columns and rows.
+    """
+    found, turned = {}, False
+    for name, (paths, transform) in names.names(shapes).items():
+        chosen = [path for path in paths if path in factors]
+        if not chosen:
+            continue
+        a = np.concatenate([factors[path][0].T for path in chosen])
+        parts, row = [], 0
+        for path in paths:
+            part = np.zeros((len(a), shapes[path][1]), np.float32)
+            if path in factors:
+                b = factors[path][1]
+                part[row : row + len(b)], row = b, row + len(b)
+            parts.append(part)
+        # Packing acts on outputs alone, so B goes through it with its rank in the inputs' place.
+        b = transform.to_theirs(*parts)
+        turned = transform.to_theirs(*(part[:1] for part in parts)).shape[0] == 1
+        found[name.removesuffix(".weight")] = a, b.T if turned else b
+    return found, turned
+
+
+def _short(modules: list[str], table: Mapping[str, Any]) -> list[str]:
+    """The modules' last names, if no other module bears one of them."""
+    last = {name.rpartition(".")[2] for name in modules}
+    every = {name.removesuffix(".weight") for name in table if name.endswith(".weight")}
+    same = {name for name in every if name.rpartition(".")[2] in last}
+    return sorted(last) if same == set(modules) else modules

@@ -1,0 +1,125 @@
+"""What tasks on examples of unequal length share: shapes, order and padding of their batches."""
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from transformer_lab.data.batching import BatchPlan, choose_buckets, fits
+from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.ragged import Ragged, fill, lengths_of
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.base import HostBatch
+
+Fields = dict[str, Ragged]
+Columns = dict[str, np.ndarray | Ragged]  # one row an example; ragged: a value a token
+
+
+class Bucketed:
+    """A mix-in: a task has `sections`, `seed`, `tokenizer`, `model_config` and `encode_split`."""
+
+    sections: dict[str, Any]
+    seed: int
+    tokenizer: Any
+    model_config: Any
+
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        """Token ids of a split's examples, and what else a batch holds of each."""
+        raise NotImplementedError
+
+    def check_rows(self, rows_multiple: int) -> None:
+        """Refuses a mesh that batches cannot be divided over."""
+        multiple = self.sections["batch"].rows_multiple
+        if multiple % rows_multiple:
+            raise LabError(
+                f"batch.rows_multiple = {multiple} is not divided by mesh.data x mesh.fsdp x "
+                f"micro_batches = {rows_multiple}: set it to a multiple of that"
+            )
+
+    def slots(self) -> tuple[int, int]:
+        """Token places of a batch, and what its rows are a multiple of."""
+        return self.sections["batch"].tokens_per_batch, self.sections["batch"].rows_multiple
+
+    def fitting(self, split: str) -> tuple[Fields, Columns, int]:
+        """The split without its examples that are too long for a batch, and how many these are."""
+        fields, columns = self.encode_split(split)
+        limit = self.model_config.max_length
+        if split == "train":
+            limit = min(limit, self.sections["batch"].max_length)
+        kept = np.flatnonzero(fits(lengths_of(fields), limit))
+        dropped = len(next(iter(fields.values()))) - len(kept)
+        if dropped:
+            fields = {name: rows.take(kept) for name, rows in fields.items()}
+            columns = {
+                name: values.take(kept) if isinstance(values, Ragged) else values[kept]
+                for name, values in columns.items()
+            }
+        return fields, columns, dropped
+
+    @cached_property
+    def train_set(self) -> tuple[Fields, Columns, int]:
+        return self.fitting("train")
+
+    @cached_property
+    def train_plan(self) -> BatchPlan:
+        """The order and the shapes of the training batches."""
+        lengths, slots = lengths_of(self.train_set[0]), self.slots()
+        shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
+        return BatchPlan(lengths, shapes, *slots, self.seed)
+
+    def steps_per_epoch(self) -> int:
+        return self.train_plan.batches_per_epoch
+
+    def train_batches(self) -> Batches:
+        fields, columns, _ = self.train_set
+        return Batches(self.train_plan, partial(self.load, fields, columns))
+
+    def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        return self.in_order(*self.fitting(split)[:2])
+
+    def in_order(self, fields: Fields, columns: Columns) -> Iterator[HostBatch]:
+        """Each example once; a shape's rows keep the given order."""
+        plan = self.order(fields)
+        if plan is None:
+            return iter(())
+        return (self.load(fields, columns, ids, plan.shapes[bucket]) for bucket, ids in plan)
+
+    def order(self, fields: Fields) -> BatchPlan | None:
+        """The batches of `in_order`; the training shapes compile nothing new, what they do not
+        hold gets one shape more."""
+        lengths = lengths_of(fields)
+        if not len(lengths):
+            return None
+        shapes = [shape for shape in self.eval_shapes() if len(shape) == lengths.shape[1]]
+        shapes = shapes or list(self.train_plan.shapes)
+        largest = np.maximum(lengths.max(axis=0), shapes[-1])
+        if (largest > shapes[-1]).any():
+            shapes.append(tuple(int(x) for x in largest))
+        slots, multiple = self.slots()
+        slots = max(slots, sum(shapes[-1]) * multiple)
+        return BatchPlan(lengths, shapes, slots, multiple, shuffle=False)
+
+    def eval_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes that evaluation tries first."""
+        return self.train_plan.shapes
+
+    def load(self, fields: Fields, columns: Columns, ids: np.ndarray, shape) -> HostBatch:
+        """A batch: each field padded with its mask, each column; filler rows (-1) are 0."""
+        batch = fill(fields, ids, shape, self.tokenizer.pad_id)
+        for name, values in columns.items():
+            if isinstance(values, Ragged):
+                batch[name] = fill({name: values}, ids, shape[:1], 0)[name]
+                continue
+            row = (ids >= 0).reshape(-1, *[1] * (values.ndim - 1))
+            batch[name] = np.where(row, values[ids], 0).astype(values.dtype)
+        return batch
+
+    def describe_batches(self) -> list[str]:
+        """Lines for the report: padding and shapes."""
+        plan = self.train_plan
+        return [
+            f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
+            f"{len(plan.shapes)} shapes (one compilation each):",
+            *(f"  {line}" for line in plan.describe()),
+        ]

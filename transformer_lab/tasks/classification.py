@@ -1,0 +1,149 @@
+"""Classes of a text or a pair of texts, or a number for it (Devlin 2019, section 4.1)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_lab import text
+from transformer_lab.data import labelled
+from transformer_lab.data.batching import BatchConfig
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
+from transformer_lab.tasks import scores
+from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Columns, Fields
+from transformer_lab.tasks.reading import Reading, ragged
+
+
+@dataclass(frozen=True)
+class ClassificationConfig:
+    """The objective's own settings."""
+
+    regression: bool = False  # labels are numbers, the loss is the squared error
+    label_smoothing: float = 0.0
+    samples: int = 8  # texts shown at the end with what the model makes of them
+
+
+SECTIONS = {
+    "task": ClassificationConfig,
+    "data": labelled.LabelledConfig,
+    "batch": BatchConfig,
+    "tokenizer": text.TokenizerConfig,
+}
+
+
+class Classification(Reading):
+    """A batch also holds `label` [rows]: int32, or float32 for a regression."""
+
+    HEAD, CONFIG_LABELS = "classes", True
+
+    @cached_property
+    def data(self) -> labelled.LabelledSplits:
+        return labelled.load_labelled(self.sections["data"])
+
+    @cached_property
+    def labels(self) -> list[str]:
+        return [] if self.config.regression else super().labels
+
+    def train_texts(self) -> Iterator[str]:
+        for row in self.data.train:
+            yield row.text
+            if row.pair is not None:
+                yield row.pair
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return labelled.fingerprint(self.data)
+
+    def encode_texts(self, texts: Sequence[str], pairs: Sequence[str | None]) -> Fields:
+        """Each text, or pair of texts, as the model reads it."""
+        second = [None if pair is None else self.tokenizer.encode(pair) for pair in pairs]
+        first = self.tokenizer.encode_batch(texts)
+        return ragged([self.encode(a, b) for a, b in zip(first, second, strict=True)])
+
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        rows = getattr(self.data, split)
+        fields = self.encode_texts([row.text for row in rows], [row.pair for row in rows])
+        return fields, {"label": self._targets([row.label for row in rows])}
+
+    def _targets(self, found: Sequence[str | float | None]) -> np.ndarray:
+        if self.config.regression:
+            return np.asarray(found, np.float32)
+        number = {label: i for i, label in enumerate(self.labels)}
+        if unknown := sorted({str(label) for label in found} - number.keys()):
+            raise LabError(f'the label "{unknown[0]}" is none of {", ".join(self.labels)}')
+        return np.asarray([number[str(label)] for label in found], np.int32)
+
+    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
+        smoothing = self.config.label_smoothing
+        return {"loss": self._metrics(params, batch, dropout_key, smoothing)["loss"]}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        return self._metrics(params, batch, None, 0.0)
+
+    def _metrics(self, params, batch, dropout_key, smoothing):
+        logits = self.apply(params, batch, dropout_key)["logits"]
+        label, real = batch["label"], batch["tokens_mask"][:, 0]
+        if self.config.regression:
+            return {"loss": masked_sum(jnp.square(logits[:, 0] - label), real)}
+        right = (logits.argmax(axis=-1) == label).astype(jnp.float32)
+        return {
+            "loss": masked_sum(cross_entropy(logits, label, smoothing), real),
+            "accuracy": masked_sum(right, real),
+        }
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """F1 and Matthews' correlation of classes, Pearson's and Spearman's of numbers."""
+        fields, columns, _ = self.fitting(split)
+        if not len(fields["tokens"]):
+            return Scores({}, [], {})
+        logits = np.stack(self.outputs(params, fields, columns, place))
+        gold = columns["label"].tolist()
+        if self.config.regression:
+            guess = logits[:, 0].tolist()
+            values = {
+                "pearson": scores.pearson(gold, guess),
+                "spearman": scores.spearman(gold, guess),
+            }
+            names = [f"{g:.3g}" for g in guess], [f"{g:.3g}" for g in gold]
+        else:
+            guess = logits.argmax(axis=-1).tolist()
+            values = {"f1": scores.f1(gold, guess), "matthews": scores.matthews(gold, guess)}
+            names = [self.labels[g] for g in guess], [self.labels[g] for g in gold]
+        rows = getattr(self.data, split)[: self.config.samples if final else 0]
+        samples = [
+            (row.text[:200], guess, gold) for row, guess, gold in zip(rows, *names, strict=False)
+        ]
+        return Scores({**values, "num_examples": len(gold)}, samples, {})
+
+    def predict(
+        self, params: Params, texts: Sequence[str], place: Place
+    ) -> list[dict[str, object]]:
+        """Label and probability of each text; of "A<tab>B" as a pair. A number for a regression."""
+        split = [line.split("\t", 1) for line in texts]
+        pairs = [parts[1] if len(parts) > 1 else None for parts in split]
+        fields = self.encode_texts([parts[0] for parts in split], pairs)
+        columns = {"label": np.zeros(len(texts), np.int32)}
+        found = []
+        for line, logits in zip(texts, self.outputs(params, fields, columns, place), strict=True):
+            if self.config.regression:
+                found.append({"text": line, "value": float(logits[0])})
+                continue
+            chances = np.asarray(jax.nn.softmax(logits))
+            best = int(chances.argmax())
+            shares = {label: float(c) for label, c in zip(self.labels, chances, strict=True)}
+            found.append(
+                {"text": line, "label": self.labels[best], "probability": float(chances[best]),
+                 "probabilities": shares}
+            )  # fmt: skip
+        return found
+
+
+build = Classification

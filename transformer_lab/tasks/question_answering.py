@@ -1,0 +1,208 @@
+"""Answers as spans of a context (Rajpurkar 2016, 2018; Devlin 2019, sections 4.2 and 4.3)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_lab import text
+from transformer_lab.data import labelled
+from transformer_lab.data.batching import BatchConfig
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
+from transformer_lab.tasks import scores
+from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Columns, Fields
+from transformer_lab.tasks.reading import Reading, ragged
+
+
+@dataclass(frozen=True)
+class QuestionAnsweringConfig:
+    """The objective's own settings."""
+
+    question_length: int = 64  # tokens of a question at most
+    stride: int = 128  # context tokens between the windows of a long one
+    answer_length: int = 30  # tokens of an answer at most
+    null_threshold: float = 0.0  # no answer if that scores so much more than the best span
+    samples: int = 8  # questions shown at the end
+
+
+SECTIONS = {
+    "task": QuestionAnsweringConfig,
+    "data": labelled.LabelledConfig,
+    "batch": BatchConfig,
+    "tokenizer": text.TokenizerConfig,
+}
+
+
+class Window(NamedTuple):
+    """A question with a part of its context: `tokens[place]` is the context's token `first`."""
+
+    question: int
+    tokens: list[int]
+    first: int
+    place: int
+    count: int  # tokens of context
+
+
+class Answer(NamedTuple):
+    """A span of the original context; `gain` is its score above that of no answer."""
+
+    text: str
+    score: float
+    gain: float
+
+
+class QuestionAnswering(Reading):
+    """A batch also holds `start` and `end` [rows]: places in the window, 0 if it has no answer."""
+
+    HEAD = "span"
+
+    @cached_property
+    def data(self) -> labelled.LabelledSplits:
+        return labelled.load_labelled(self.sections["data"])
+
+    def train_texts(self) -> Iterator[str]:
+        for row in self.data.train:
+            yield row.question
+            yield row.context
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return labelled.fingerprint(self.data)
+
+    def windows(self, number: int, question: str, ids: Sequence[int]) -> list[Window]:
+        """[CLS] question [SEP] context [SEP], the context in overlapping parts if it is long."""
+        asked = self.tokenizer.encode(question)[: self.config.question_length]
+        head = self.encode(asked)
+        head += [self.tokenizer.eos_id] * (self.model_config.types < 2)
+        room = self.limit - len(head) - 1
+        if room < 1:
+            raise LabError(
+                f"batch.max_length = {self.limit} leaves no room for a context after a question of "
+                f"{len(asked)} tokens: raise it, or lower task.question_length"
+            )
+        stride = min(self.config.stride, room)
+        starts = range(0, max(len(ids) - room, 0) + stride, stride)
+        return [
+            Window(
+                number,
+                [*head, *ids[at : at + room], self.tokenizer.eos_id],
+                at,
+                len(head),
+                len(ids[at : at + room]),
+            )
+            for at in starts
+        ]
+
+    def _windows(self, rows) -> tuple[list[Window], list[list[tuple[int, int]]]]:
+        """The windows of all questions, and each context's character offsets by token."""
+        windows, offsets = [], []
+        for number, row in enumerate(rows):
+            ids, spans = self.tokenizer.encode_with_offsets(row.context)
+            windows += self.windows(number, row.question, ids)
+            offsets.append(spans)
+        return windows, offsets
+
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        rows = getattr(self.data, split)
+        windows, offsets = self._windows(rows)
+        places = [self._place(w, rows[w.question], offsets[w.question]) for w in windows]
+        start, end = np.asarray(places, np.int32).reshape(-1, 2).T
+        return ragged([w.tokens for w in windows]), {"start": start, "end": end}
+
+    def _place(self, window: Window, row, spans) -> tuple[int, int]:
+        """The first answer's first and last token in the window, or (0, 0)."""
+        if row.impossible or not row.answers:
+            return 0, 0
+        answer, begin = row.answers[0]
+        inside = [
+            i for i, (a, b) in enumerate(spans) if a < begin + len(answer) and b > begin and b > a
+        ]
+        if not inside or not window.first <= inside[0] <= inside[-1] < window.first + window.count:
+            return 0, 0
+        shift = window.place - window.first
+        return inside[0] + shift, inside[-1] + shift
+
+    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
+        logits = self.apply(params, batch, dropout_key)["logits"]
+        mask = batch["tokens_mask"]
+        logits = jnp.where(mask[..., None], logits, jnp.finfo(jnp.float32).min)
+        both = [
+            cross_entropy(logits[..., i], batch[name]) for i, name in enumerate(("start", "end"))
+        ]
+        return {"loss": masked_sum((both[0] + both[1]) / 2, mask[:, 0])}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        return self.loss(params, batch, None)
+
+    def answers(self, params: Params, rows, place: Place) -> list[Answer]:
+        """The best span of each question, over all windows of its context."""
+        windows, offsets = self._windows(rows)
+        fields = ragged([w.tokens for w in windows])
+        logits = self.outputs(params, fields, {}, place)
+        best = [Answer("", -np.inf, 0.0)] * len(rows)
+        null = np.full(len(rows), np.inf)
+        for window, values in zip(windows, logits, strict=True):
+            n = window.question
+            null[n] = min(null[n], float(values[0].sum()))
+            found = self._best_span(values[window.place : window.place + window.count])
+            if found is not None and found[0] > best[n].score:
+                score, i, j = found
+                spans = offsets[n]
+                begin, end = spans[window.first + i][0], spans[window.first + j][1]
+                best[n] = Answer(rows[n].context[begin:end], score, 0.0)
+        return [a._replace(gain=a.score - float(z)) for a, z in zip(best, null, strict=True)]
+
+    def _best_span(self, values: np.ndarray) -> tuple[float, int, int] | None:
+        """(score, first, last) of the best start and end in their order, not too far apart."""
+        if not len(values):
+            return None
+        sums = values[:, None, 0] + values[None, :, 1]
+        places = np.arange(len(values))
+        apart = places[None, :] - places[:, None]
+        allowed = (apart >= 0) & (apart < self.config.answer_length)
+        i, j = np.unravel_index(np.where(allowed, sums, -np.inf).argmax(), sums.shape)
+        return float(sums[i, j]), int(i), int(j)
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """Exact match and F1 in percent, by the official rules."""
+        rows = getattr(self.data, split)
+        if not rows:
+            return Scores({}, [], {})
+        guesses = self.answers(params, rows, place)
+        may_lack = any(row.impossible for row in rows)
+        threshold = self.config.null_threshold
+        texts = ["" if may_lack and a.gain < threshold else a.text for a in guesses]
+        golds = [[answer for answer, _ in row.answers] for row in rows]
+        exact, f1 = scores.squad(golds, texts)
+        values = {"exact_match": exact, "f1": f1, "num_examples": len(rows)}
+        shown = rows[: self.config.samples if final else 0]
+        samples = [
+            (f"{row.question} | {row.context[:200]}", guess, gold[0] if gold else "")
+            for row, guess, gold in zip(shown, texts, golds, strict=False)
+        ]
+        return Scores(values, samples, {})
+
+    def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
+        """The answer to each "question<tab>context"."""
+        rows = []
+        for line in texts:
+            question, tab, context = line.partition("\t")
+            if not tab:
+                raise LabError(f'"{line[:60]}": give a question, a tab and the context')
+            rows.append(labelled.Question("", context, question, [], False))
+        found = self.answers(params, rows, place)
+        return [
+            {"question": row.question, "answer": a.text, "score": a.score, "gain": a.gain}
+            for row, a in zip(rows, found, strict=True)
+        ]
+
+
+build = QuestionAnswering

@@ -1,0 +1,177 @@
+"""Scores of whole splits: classes, values, tags, and answers by SQuAD's rules.
+
+All functions take equally long lists, what is right first, and raise LabError where the lists
+differ in length or are empty.
+"""
+
+import importlib
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from types import ModuleType
+
+from transformer_lab.errors import LabError
+
+Span = tuple[str, int, int]  # type, first word, one past the last
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def accuracy(gold: Sequence, predicted: Sequence) -> float:
+    """The share of equal entries."""
+    _same_length(gold, predicted)
+    return sum(g == p for g, p in zip(gold, predicted, strict=True)) / len(gold)
+
+
+def f1(gold: Sequence, predicted: Sequence, positive: object = None) -> float:
+    """F1 of the class `positive`; without one the plain mean over all classes (macro).
+
+    A class with neither precision nor recall counts 0.
+    """
+    _same_length(gold, predicted)
+    metrics = _package("sklearn.metrics", "scikit-learn")
+    labels = None if positive is None else [positive]
+    return float(
+        metrics.f1_score(gold, predicted, labels=labels, average="macro", zero_division=0.0)
+    )
+
+
+def matthews(gold: Sequence, predicted: Sequence) -> float:
+    """Matthews' correlation; 0 where one side has a single class."""
+    _same_length(gold, predicted)
+    metrics = _package("sklearn.metrics", "scikit-learn")
+    return float(metrics.matthews_corrcoef(gold, predicted))
+
+
+def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Pearson's correlation; 0 where one side is constant, as then there is none."""
+    return _correlation("pearsonr", gold, predicted)
+
+
+def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Spearman's rank correlation; 0 where one side is constant, as then there is none."""
+    return _correlation("spearmanr", gold, predicted)
+
+
+def _correlation(name: str, gold: Sequence[float], predicted: Sequence[float]) -> float:
+    _same_length(gold, predicted)
+    stats = _package("scipy.stats", "scipy")
+    if len(set(gold)) == 1 or len(set(predicted)) == 1:
+        return 0.0
+    return float(getattr(stats, name)(gold, predicted)[0])
+
+
+def tag_accuracy(gold: list[list[str]], predicted: list[list[str]]) -> float:
+    """The share of right tags over all words of all sentences."""
+    _same_lengths(gold, predicted)
+    return accuracy([t for tags in gold for t in tags], [t for tags in predicted for t in tags])
+
+
+def span_f1(gold: list[list[str]], predicted: list[list[str]]) -> float:
+    """Micro F1 of whole entities in BIO tags, as conlleval and seqeval count them."""
+    _same_lengths(gold, predicted)
+    metrics = _package("seqeval.metrics", "seqeval")
+    return float(metrics.f1_score(gold, predicted, average="micro", zero_division=0))
+
+
+def bio_spans(tags: list[str]) -> list[Span]:
+    """The entities of a sentence in BIO tags.
+
+    As in conlleval, an I that continues nothing, or another type, begins an entity.
+    """
+    spans: list[Span] = []
+    inside = ""
+    for i, tag in enumerate(tags):
+        mark, _, kind = tag.partition("-")
+        if mark not in ("B", "I", "O") or (mark == "O") == bool(kind):
+            raise LabError(f'"{tag}" is no BIO tag: use O, B-type or I-type')
+        if mark == "I" and kind == inside:
+            spans[-1] = (kind, spans[-1][1], i + 1)
+        elif kind:
+            spans.append((kind, i, i + 1))
+        inside = kind
+    return spans
+
+
+def normalise_answer(text: str) -> str:
+    """An answer in lower case without punctuation, articles and extra space (SQuAD 1.1)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answers: Sequence[str], predicted: str) -> float:
+    """1 if the prediction equals an answer after normalising; see `answer_f1`."""
+    return float(normalise_answer(predicted) in map(normalise_answer, _possible(answers)))
+
+
+def answer_f1(answers: Sequence[str], predicted: str) -> float:
+    """F1 of the words shared with the best answer (SQuAD 2.0's evaluation script).
+
+    Answers of which nothing is left after normalising do not count; where none is left, or there
+    is none, the right answer is the empty one, and so it is with a prediction of the kind: all or
+    nothing.
+    """
+    return max(_words_f1(answer, predicted) for answer in _possible(answers))
+
+
+def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 in per cent over all questions; "" predicts that there is no answer."""
+    _same_length(answers, predicted)
+    pairs = list(zip(answers, predicted, strict=True))
+    exact, shared = (sum(score(*pair) for pair in pairs) for score in (exact_match, answer_f1))
+    return 100.0 * exact / len(pairs), 100.0 * shared / len(pairs)
+
+
+def no_answer_threshold(
+    answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]
+) -> tuple[float, float]:
+    """The best F1 in per cent and its threshold: a larger `no_answer` turns the answer into "".
+
+    Equal `no_answer` go together, so that the threshold gives what is said; -inf turns all into
+    "". As in SQuAD 2.0's script, the lowest threshold of the best ones wins. Choose it on
+    validation, apply it to test.
+    """
+    _same_length(answers, predicted)
+    _same_length(answers, no_answer)
+    gains: Counter[float] = Counter()
+    for possible, text, odds in zip(answers, predicted, no_answer, strict=True):
+        gains[odds] += answer_f1(possible, text) - answer_f1(possible, "")
+    best = total = sum(answer_f1(possible, "") for possible in answers)
+    threshold = float("-inf")
+    for odds in sorted(gains):
+        total += gains[odds]
+        if total > best:
+            best, threshold = total, odds
+    return 100.0 * best / len(answers), threshold
+
+
+def _possible(answers: Sequence[str]) -> list[str]:
+    return [answer for answer in answers if normalise_answer(answer)] or [""]
+
+
+def _words_f1(answer: str, predicted: str) -> float:
+    gold, words = normalise_answer(answer).split(), normalise_answer(predicted).split()
+    if not gold or not words:
+        return float(gold == words)
+    shared = (Counter(gold) & Counter(words)).total()
+    return 2 * shared / (len(gold) + len(words))
+
+
+def _same_length(gold: Sequence, predicted: Sequence) -> None:
+    if len(gold) != len(predicted) or len(gold) == 0:
+        raise LabError(f"{len(gold)} references and {len(predicted)} predictions: nothing to score")
+
+
+def _same_lengths(gold: list[list[str]], predicted: list[list[str]]) -> None:
+    _same_length(gold, predicted)
+    for i, (tags, others) in enumerate(zip(gold, predicted, strict=True)):
+        if len(tags) != len(others):
+            raise LabError(f"sentence {i}: {len(tags)} words have {len(others)} predicted tags")
+
+
+def _package(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise LabError(f"this score needs {name}: pip install {name}") from error

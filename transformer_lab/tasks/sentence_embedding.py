@@ -1,0 +1,125 @@
+"""Vectors of sentences; fine-tuned so that pairs are near and the batch's others are not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_lab import text
+from transformer_lab.data import labelled
+from transformer_lab.data.batching import BatchConfig
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
+from transformer_lab.ops.pooling import POOLINGS, normalize, pool
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Columns, Fields
+from transformer_lab.tasks.reading import Reading, ragged
+
+
+@dataclass(frozen=True)
+class SentenceEmbeddingConfig:
+    """The objective's own settings."""
+
+    pooling: str = "mean"  # mean | cls | max
+    normalize: bool = True
+    scale: float = 20.0  # of the cosine in the contrastive loss (Reimers' default)
+
+    def __post_init__(self):
+        if self.pooling not in POOLINGS:
+            raise LabError(f"task.pooling = {self.pooling} is none of {', '.join(POOLINGS)}")
+
+
+SECTIONS = {
+    "task": SentenceEmbeddingConfig,
+    "data": labelled.LabelledConfig,
+    "batch": BatchConfig,
+    "tokenizer": text.TokenizerConfig,
+}
+
+
+class SentenceEmbedding(Reading):
+    """A batch holds `tokens` and `pair`, with masks: row i of one belongs to row i of the other."""
+
+    @cached_property
+    def data(self) -> labelled.LabelledSplits:
+        return labelled.load_labelled(self.sections["data"])
+
+    def train_texts(self):
+        for row in self.data.train:
+            yield row.text
+            yield row.pair or ""
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return labelled.fingerprint(self.data)
+
+    def encode_texts(self, texts: Sequence[str]) -> Fields:
+        """Each text between its special tokens."""
+        return ragged([self.encode(ids) for ids in self.tokenizer.encode_batch(texts)])
+
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        rows = getattr(self.data, split)
+        if any(row.pair is None for row in rows):
+            raise LabError("config.data: sentence embeddings are trained on pairs, one has no pair")
+        first, second = (self.encode_texts([getattr(r, n) for r in rows]) for n in ("text", "pair"))
+        return {"tokens": first["tokens"], "pair": second["tokens"]}, {}
+
+    def vectors(self, params: Params, batch: Batch, dropout_key=None) -> jax.Array:
+        """[rows, width], as configured."""
+        states = self.apply(params, batch, dropout_key)["states"]
+        found = pool(states, batch["tokens_mask"], self.config.pooling)
+        return normalize(found) if self.config.normalize else found
+
+    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
+        """The cross-entropy of finding each row's pair among the (micro-)batch's (Henderson 2017);
+        filler rows are no candidates."""
+        return {"loss": self._metrics(params, batch, dropout_key)["loss"]}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        return self._metrics(params, batch, None)
+
+    def _metrics(self, params, batch, dropout_key):
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        other = {"tokens": batch["pair"], "tokens_mask": batch["pair_mask"]}
+        first = normalize(self.vectors(params, batch, keys[0]))
+        second = normalize(self.vectors(params, other, keys[1]))
+        real = batch["tokens_mask"][:, 0]
+        scores = self.config.scale * first @ second.T
+        scores = jnp.where(real[None, :], scores, jnp.finfo(jnp.float32).min)
+        rows = jnp.arange(len(scores))
+        right = (scores.argmax(axis=-1) == rows).astype(jnp.float32)
+        return {
+            "loss": masked_sum(cross_entropy(scores, rows), real),
+            "accuracy": masked_sum(right, real),
+        }
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        return Scores({}, [], {})
+
+    def embed(self, params: Params, texts: Sequence[str], place: Place) -> np.ndarray:
+        """float32 [texts, width], in the order given; a text too long is cut."""
+        fields = self.encode_texts(texts)
+        found = np.zeros((len(texts), self.model_config.width), np.float32)
+        plan = self.order(fields)
+        for bucket, ids in plan or ():
+            batch = self.load(fields, {}, ids, plan.shapes[bucket])
+            values = np.asarray(self._vectors(params, place(batch)))
+            found[ids[ids >= 0]] = values[ids >= 0]
+        return found
+
+    @cached_property
+    def _vectors(self):
+        return jax.jit(lambda params, batch: self.vectors(params, batch))
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        masks = batch["tokens_mask"], batch["pair_mask"]
+        return {"examples": int(masks[0][:, 0].sum()), "tokens": int(sum(m.sum() for m in masks))}
+
+
+build = SentenceEmbedding

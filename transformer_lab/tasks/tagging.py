@@ -1,0 +1,131 @@
+"""A label for each word: parts of speech, or entities in BIO (Devlin 2019, section 5.3)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from transformer_lab import text
+from transformer_lab.data import labelled
+from transformer_lab.data.batching import BatchConfig
+from transformer_lab.data.ragged import Ragged
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, token_metrics
+from transformer_lab.tasks import scores
+from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Columns, Fields
+from transformer_lab.tasks.reading import Reading, ragged
+
+
+@dataclass(frozen=True)
+class TaggingConfig:
+    """The objective's own settings."""
+
+    samples: int = 8  # sentences shown at the end
+
+
+SECTIONS = {
+    "task": TaggingConfig,
+    "data": labelled.LabelledConfig,
+    "batch": BatchConfig,
+    "tokenizer": text.TokenizerConfig,
+}
+
+
+class Tagging(Reading):
+    """A batch also holds `tag` [rows, length]: 1 + the label at a word's first piece, else 0."""
+
+    HEAD, CONFIG_LABELS = "tokens", True
+
+    @cached_property
+    def data(self) -> labelled.LabelledSplits:
+        return labelled.load_labelled(self.sections["data"])
+
+    def train_texts(self) -> Iterator[str]:
+        return (" ".join(row.words) for row in self.data.train)
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return labelled.fingerprint(self.data)
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Ids, and the place of each word's first piece. A word without a piece gets [UNK]."""
+        tok = self.tokenizer
+        pieces = [ids or [tok.unk_id] for ids in tok.encode_words(words)]
+        firsts = (1 + np.cumsum([0, *map(len, pieces)])[:-1]).tolist()
+        return [tok.bos_id, *(i for ids in pieces for i in ids), tok.eos_id], firsts
+
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        number = {label: i for i, label in enumerate(self.labels)}
+        tokens, tags = [], []
+        for row in getattr(self.data, split):
+            ids, firsts = self.encode_words(row.words)
+            marks = [0] * len(ids)
+            for place, tag in zip(firsts, row.tags, strict=True):
+                # A tag that training never saw cannot be guessed: it counts as wrong, not as none.
+                marks[place] = 1 + number.get(tag, len(number))
+            tokens.append(ids)
+            tags.append(marks)
+        return ragged(tokens), {"tag": Ragged.from_lists(tags)}
+
+    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
+        return {"loss": self._metrics(params, batch, dropout_key)["loss"]}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        found = self._metrics(params, batch, None)
+        return {name: found[name] for name in ("loss", "accuracy")}
+
+    def _metrics(self, params, batch, dropout_key):
+        logits = self.apply(params, batch, dropout_key)["logits"]
+        return token_metrics(logits, batch["tag"] - 1, batch["tag"] > 0)
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """F1 of BIO spans, where the labels are such, by seqeval."""
+        rows = getattr(self.data, split)
+        if not rows:
+            return Scores({}, [], {})
+        fields, columns, _ = self.fitting(split)
+        guesses, golds = [], []
+        logits = self.outputs(params, fields, columns, place)
+        for values, tag in zip(logits, columns["tag"], strict=True):
+            at = np.flatnonzero(tag)
+            guesses.append([self.labels[i] for i in values[at].argmax(axis=-1)])
+            golds.append([self._name(i) for i in tag[at] - 1])
+        values = {"num_examples": len(golds)}
+        if any(label.startswith("B-") for label in self.labels):
+            values["span_f1"] = scores.span_f1(golds, guesses)
+        count = self.config.samples if final else 0
+        join = lambda words: " ".join(words)[:300]  # noqa: E731
+        samples = [
+            (join(row.words), join(guess), join(gold))
+            for row, guess, gold in zip(rows[:count], guesses, golds, strict=False)
+        ]
+        return Scores(values, samples, {})
+
+    def _name(self, label: int) -> str:
+        return self.labels[label] if label < len(self.labels) else "?"
+
+    def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
+        """Each text's words (by white space) with their labels."""
+        encoded = [self.encode_words(line.split()) for line in texts]
+        for line, (ids, _) in zip(texts, encoded, strict=True):
+            if len(ids) > self.model_config.max_length:
+                raise LabError(
+                    f"{len(ids)} tokens exceed model.max_length = {self.model_config.max_length}: "
+                    f"{line[:60]}"
+                )
+        fields = ragged([ids for ids, _ in encoded])
+        logits = self.outputs(params, fields, {}, place)
+        found = []
+        for line, (_, firsts), values in zip(texts, encoded, logits, strict=True):
+            best = values[firsts].argmax(axis=-1) if firsts else []
+            tags = [self.labels[i] for i in best]
+            found.append({"text": line, "words": line.split(), "tags": tags})
+        return found
+
+
+build = Tagging

@@ -1,0 +1,95 @@
+"""What the tokenizers made by the tokenizers library share.
+
+The library is imported where it is used: the other kinds work without it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from transformer_lab.errors import LabError
+from transformer_lab.text.tokenizer import Offsets, Tokenizer, TokenizerConfig, clean
+
+
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer of the library, whose special tokens no text can spell."""
+
+    def __init__(self, config: TokenizerConfig, library: Any):
+        library.encode_special_tokens = True  # sic: text like "</s>" is encoded as any other
+        library.no_truncation()
+        library.no_padding()
+        self._library = library
+        self._pieces = {i: piece for piece, i in library.get_vocab().items()}
+        super().__init__(config, max(self._pieces, default=-1) + 1)
+        added = library.get_added_tokens_decoder().items()
+        self._reserved = {i for i, token in added if token.special} | self.special_ids
+        # Text may be unknown; but one token that is all of them at once ends the text.
+        self._reserved -= {self.unk_id} - {self.pad_id, self.eos_id, self.bos_id}
+
+    def _encode(self, text: str) -> list[int]:
+        return self._spell(self._library.encode(text, add_special_tokens=False).ids)
+
+    def _encode_batch(self, texts: list[str]) -> list[list[int]]:
+        encoded = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        return [self._spell(encoding.ids) for encoding in encoded]
+
+    def _encode_with_offsets(self, text: str) -> Offsets:
+        encoding = self._library.encode(text, add_special_tokens=False)
+        ids, spans = [], []
+        for token, span in zip(encoding.ids, encoding.offsets, strict=True):
+            spelt = self._spell([token])
+            ids += spelt
+            spans += [_trim(text, *span)] * len(spelt)
+        return ids, spans
+
+    def _spell(self, ids: list[int]) -> list[int]:
+        """Ids with each special token, which some models find as a plain piece, in characters."""
+        if self._reserved.isdisjoint(ids):
+            return ids
+        letter = self._library.token_to_id
+        parts = ([i] if i not in self._reserved else map(letter, self._pieces[i]) for i in ids)
+        known = self._pieces.keys() - self._reserved
+        return [i for part in parts for i in part if i in known]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._library.decode(list(ids), skip_special_tokens=False)
+
+    def _piece(self, token: int) -> str:
+        if token not in self._pieces:
+            raise LabError(f"token id {token} has no piece in the tokenizer's vocabulary")
+        return self._pieces[token]
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the blanks at its ends, which may be part of a piece; only blanks stay."""
+    piece = text[start:end]
+    kept = piece.strip() or piece
+    start += piece.index(kept)
+    return start, start + len(kept)
+
+
+def tokenizers() -> Any:
+    """The library; LabError where it is missing."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise LabError("this tokenizer needs `pip install tokenizers`") from None
+    return tokenizers
+
+
+def filled(texts: Iterable[str]) -> Iterator[str]:
+    """The clean texts; LabError where there is nothing in them."""
+    empty = True
+    for text in texts:
+        empty = empty and not text
+        yield clean(text)
+    if empty:
+        raise LabError("the training corpus of the tokenizer is empty")
+
+
+def read_library(content: bytes, name: str) -> Any:
+    """A tokenizer.json as the library's object; LabError where it cannot read it."""
+    library = tokenizers().Tokenizer
+    try:
+        return library.from_buffer(content)
+    except Exception as error:  # the library has no type of its own
+        raise LabError(f"{name} cannot be read by the tokenizers library: {error}") from None

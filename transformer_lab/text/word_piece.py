@@ -1,0 +1,143 @@
+"""WordPiece, BERT's tokenizer: trained here, or read from `vocab.txt` or `tokenizer.json`.
+
+A word is the longest piece of the vocabulary that begins it, then the longest that goes on, written
+"##...", and so forth (Devlin et al. 2019, section 3; Schuster and Nakajima 2012). It is lossy.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import index
+from typing import Any, SupportsIndex
+
+from transformer_lab.errors import LabError
+from transformer_lab.text.byte_bpe import PREFIX, SETTINGS, HfTokenizer, settings_in
+from transformer_lab.text.library import filled, read_library, tokenizers
+from transformer_lab.text.tokenizer import (
+    HEADER,
+    Tokenizer,
+    TokenizerConfig,
+    read_file,
+    register,
+)
+
+VOCAB = "vocab.txt"
+UNKNOWN = "[UNK]"
+# By the ids 0 to 4 that they get here; files from elsewhere have them in other places.
+SPECIALS = ("[PAD]", "[SEP]", "[CLS]", UNKNOWN, "[MASK]")
+CONTINUES = "##"
+LONGEST = 100  # characters of a word; a longer one is unknown
+
+
+@register("wordpiece")
+class WordPieceTokenizer(HfTokenizer):
+    """BERT's pieces of words: [CLS] is the start token, [SEP] the end token.
+
+    Control characters and U+FFFD vanish, and Chinese characters are words; lowercase takes case
+    and accents away. A vocab.txt obeys the settings in tokenizer_config.json; where those do not
+    say, it is lowercase if no piece has a capital.
+    """
+
+    file_names = (VOCAB, PREFIX + VOCAB)
+    foreign_files = (VOCAB,)
+    roles = {
+        "sep": ("[SEP]",),
+        "cls": ("[CLS]",),
+        "pad": ("[PAD]",),
+        "unk": (UNKNOWN,),
+        "mask": ("[MASK]",),
+    }
+
+    def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
+        super().__init__(config, files)
+        normalizer = self._library.normalizer
+        lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
+        self.config = replace(self.config, lowercase=lowercase)
+
+    @classmethod
+    def check(cls, config: TokenizerConfig) -> None:
+        if config.lossless:
+            raise LabError("a wordpiece tokenizer cannot be lossless: use kind byte_bpe")
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+        texts = list(filled(texts))
+        library = _bert({}, config.lowercase)
+        base = _characters(library, texts)
+        smallest = len(SPECIALS) + len(base)
+        if config.vocab_size < smallest:
+            raise LabError(
+                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens and"
+                f" the characters of these texts: the smallest possible is {smallest}"
+            )
+        # The library numbers the "##x", which break ties, in the order of a hash table, each time
+        # another: as special tokens they have numbers beforehand. A fresh library drops the mark.
+        trainer = tokenizers().trainers.WordPieceTrainer(
+            vocab_size=config.vocab_size, special_tokens=[*SPECIALS, *base], show_progress=False
+        )
+        library.train_from_iterator(texts, trainer=trainer)
+        library = _bert(library.get_vocab(), config.lowercase)
+        return cls(config, {HEADER: library.to_str().encode()})
+
+    @staticmethod
+    def _read(files: Mapping[str, bytes]) -> Any:
+        library = read_library(files[HEADER], HEADER) if HEADER in files else _from_vocab(files)
+        model = library.model
+        if library.token_to_id(model.unk_token) is None:
+            raise LabError(f"the WordPiece vocabulary lacks its unknown token {model.unk_token}")
+        return library
+
+    def continues(self, token: SupportsIndex) -> bool:
+        self._check_id(index(token))
+        prefix = self._library.model.continuing_subword_prefix
+        return self._pieces.get(index(token), "").startswith(prefix)
+
+
+def is_word_piece(model: object) -> bool:
+    """Whether the "model" of a tokenizer.json is WordPiece; old files have no type."""
+    return isinstance(model, dict) and "max_input_chars_per_word" in model
+
+
+def _bert(
+    vocab: Mapping[str, int],
+    lowercase: bool,
+    strip_accents: bool | None = None,  # None: as lowercase
+    chinese: bool = True,
+    unknown: str = UNKNOWN,
+) -> Any:
+    """A library tokenizer in the manner of BERT."""
+    lib = tokenizers()
+    model = lib.models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=LONGEST)
+    library = lib.Tokenizer(model)
+    library.normalizer = lib.normalizers.BertNormalizer(True, chinese, strip_accents, lowercase)
+    library.pre_tokenizer = lib.pre_tokenizers.BertPreTokenizer()
+    library.decoder = lib.decoders.WordPiece(CONTINUES)
+    library.add_special_tokens([special for special in SPECIALS if special in vocab])
+    return library
+
+
+def _characters(library: Any, texts: Sequence[str]) -> list[str]:
+    """The characters that go on words, as "##x", and all of them, each sorted."""
+    normal, split = library.normalizer.normalize_str, library.pre_tokenizer.pre_tokenize_str
+    written = {word for text in texts for word in text.split()}
+    words = {word for some in written for word, _ in split(normal(some))}
+    if not words:
+        raise LabError("the training corpus of the tokenizer is empty")
+    inner = sorted({CONTINUES + character for word in words for character in word[1:]})
+    return [*inner, *sorted(set().union(*words))]
+
+
+def _from_vocab(files: Mapping[str, bytes]) -> Any:
+    lines = read_file(files, VOCAB).decode(errors="replace").split("\n")
+    pieces = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
+    settings = settings_in(files, SETTINGS)
+    lowercase = settings.get("do_lower_case")
+    if lowercase is None:
+        lowercase = all(piece == piece.lower() for piece in pieces if piece[:1] not in "[<")
+    unknown = settings.get("unk_token", UNKNOWN)
+    return _bert(
+        {piece: place for place, piece in enumerate(pieces)},
+        lowercase,
+        settings.get("strip_accents"),
+        settings.get("tokenize_chinese_chars", True),
+        unknown.get("content") if isinstance(unknown, dict) else unknown,
+    )

@@ -1,0 +1,146 @@
+"""Adapting a trained model: what of it trains, what stays, and how the two make one again.
+
+`split` and `assemble` are functions on trees of parameters and know no model. What is frozen has
+neither gradient nor optimizer state, and no checkpoint holds it.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Key
+
+from transformer_lab.errors import LabError
+from transformer_lab.training.config import AdaptConfig
+from transformer_lab.training.optimizer import LAYER, stack_sizes
+from transformer_lab.training.quantize import dequantize, quantize
+
+# What trains, by method, besides adapt.train; "last" counts layers.
+PATTERNS = {
+    "head": None,
+    "last": r"(^|/)final_norm/",
+    "bias": r"bias$",  # Ben Zaken 2022, section 3: of every layer, attention and norm
+    "lora": None,
+    "adapters": r"_adapter/|norm/",  # Houlsby 2019, section 2.1: the norms too
+}
+
+
+def split(params: Any, config: AdaptConfig, key: Key[Array, ""]) -> tuple[Any, Any]:
+    """(trained, frozen) trees; `assemble` of the two is the model at once.
+
+    lora replaces each target kernel [in, out] among the trained by lora_a [in, rank], drawn from
+    the key with variance 1 / (3 in), and lora_b [rank, out], zero (Hu 2021, section 4.1).
+    Raises: LabError for a pattern that finds nothing where it must.
+    """
+    if config.method == "full":
+        return params, {}
+    flat = flatten_dict(params, sep="/")
+    chosen = trained_paths(flat, config)
+    trained = {path: flat[path] for path in flat if path in chosen}
+    frozen = {path: flat[path] for path in flat if path not in chosen}
+    if config.method == "lora":
+        for i, path in enumerate(sorted(lora_targets(frozen, config))):
+            rows, columns = frozen[path].shape
+            # That of torch's kaiming_uniform with a = sqrt(5), as in the paper's code.
+            draw = jax.random.uniform(
+                jax.random.fold_in(key, i), (rows, config.rank), minval=-1, maxval=1
+            )
+            trained[f"{path}/lora_a"] = draw / math.sqrt(rows)
+            trained[f"{path}/lora_b"] = jnp.zeros((config.rank, columns))
+    frozen = {path: _pack(path, leaf, config.base) for path, leaf in frozen.items()}
+    return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
+
+
+def assemble(
+    trained: Any, frozen: Any, config: AdaptConfig, dropout_key: Key[Array, ""] | None = None
+) -> Any:
+    """The parameters as the model takes them.
+
+    lora: W + alpha / rank * a b, as wide as W itself: the step computes and differentiates whole
+    matrices, and saves the optimizer's memory alone. Its dropout takes out rows of a, the input's
+    features, the same for all tokens of a micro-batch, since no input is at hand here.
+    """
+    if config.method == "full":
+        return trained
+    factors, rest = lora_factors(trained)
+    whole = _unpacked(frozen) | rest
+    for i, (path, (a, b)) in enumerate(factors.items()):
+        if config.dropout and dropout_key is not None:
+            keep = 1.0 - config.dropout
+            kept = jax.random.bernoulli(jax.random.fold_in(dropout_key, i), keep, (len(a), 1))
+            a = jnp.where(kept, a / keep, 0.0)
+        whole[path] = whole[path] + config.alpha / config.rank * (a @ b)
+    return unflatten_dict(whole, sep="/")
+
+
+def lora_factors(trained: Any) -> tuple[dict[str, tuple[Any, Any]], dict[str, Any]]:
+    """lora_a [in, rank] and lora_b [rank, out] by their kernel's path, and the other leaves."""
+    rest = flatten_dict(trained, sep="/")
+    targets = sorted(path.removesuffix("/lora_a") for path in rest if path.endswith("/lora_a"))
+    pop = lambda path: (rest.pop(f"{path}/lora_a"), rest.pop(f"{path}/lora_b"))  # noqa: E731
+    return {path: pop(path) for path in targets}, rest
+
+
+def trained_paths(paths: Iterable[str], config: AdaptConfig) -> set[str]:
+    """The paths of a model that train as they are; lora's targets are not among them."""
+    paths, method, pattern = list(paths), config.method, PATTERNS[config.method]
+    found = {path for path in paths if config.train and re.search(config.train, path)}
+    own = {path for path in paths if pattern and re.search(pattern, path)}
+    if method == "last":
+        own |= _last_layers(paths, config.last_layers)
+    if method == "head" and not found:
+        raise LabError(
+            f'adapt.train = "{config.train}" is found in no parameter\'s path, and '
+            'adapt.method = "head" trains nothing else'
+        )
+    if method == "adapters" and not any("_adapter/" in path for path in own):
+        raise LabError('adapt.method = "adapters" needs model.adapter_width of at least 1')
+    if method in ("bias", "last") and not own:
+        raise LabError(f'adapt.method = "{method}": the model has nothing of the kind to train')
+    return found | own
+
+
+def lora_targets(flat: dict[str, Any], config: AdaptConfig) -> list[str]:
+    """The kernels that lora changes, of frozen leaves by path."""
+    targets = [path for path in flat if re.search(config.targets, path)]
+    if not targets:
+        raise LabError(
+            f'adapt.targets = "{config.targets}" is found in no frozen parameter\'s path'
+        )
+    for path in targets:
+        if len(flat[path].shape) != 2:
+            raise LabError(
+                f'adapt.targets = "{config.targets}" takes in {path}, which is no matrix'
+            )
+    return targets
+
+
+def _last_layers(paths: list[str], count: int) -> set[str]:
+    sizes = stack_sizes(paths)
+    for stack, size in sizes.items():
+        if count > size:
+            raise LabError(f"adapt.last_layers = {count}, but {stack} has {size} layers")
+    layers = {path: LAYER.match(path) for path in paths}
+    return {p for p, m in layers.items() if m and int(m[2]) >= sizes[m[1]] - count}
+
+
+def _pack(path, leaf, base):
+    """A frozen leaf as it is kept; one that its kind of number does not suit stays float32."""
+    if base == "bfloat16" and leaf.ndim == 2:
+        return leaf.astype(jnp.bfloat16)
+    kernel = leaf.ndim == 2 and path.endswith("/kernel")
+    suits = {"int8": kernel, "nf4": kernel and len(leaf) % 2 == 0}
+    return quantize(leaf, base) if suits.get(base) else leaf
+
+
+def _unpacked(frozen):
+    """Frozen leaves by path, in float32."""
+    flat = flatten_dict(frozen, is_leaf=lambda _, x: "absmax" in x, sep="/")
+    return {
+        path: dequantize(leaf) if isinstance(leaf, dict) else leaf.astype(jnp.float32)
+        for path, leaf in flat.items()
+    }

@@ -1,0 +1,173 @@
+"""Where a run's first weights come from: another run, or a Hugging Face directory ("hf:DIR").
+
+What an adapted run leaves frozen is not in its checkpoints, so each holds a record of its base:
+where it lay, which step, and a fingerprint of the leaves that were taken from it.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.base import Params
+from transformer_lab.training.checkpoint import Checkpoints
+from transformer_lab.training.loop import Trainer
+from transformer_lab.training.mesh import path_of
+from transformer_lab.training.state import TrainState
+from transformer_lab.training.writers import log
+
+HF = "hf:"
+TEXT_FILES = {".json", ".model", ".spm", ".txt"}  # a tokenizer's, among a directory's others
+OTHERS = re.compile(r"config\.json|generation_config\.json|.*\.index\.json")
+
+
+class Source(NamedTuple):
+    """Weights with what belongs to them."""
+
+    place: str  # as --init_from has it, with an absolute path
+    step: int | None
+    params: Params  # host arrays
+    assets: dict[str, bytes]  # the tokenizer's files
+    model: dict[str, Any]  # its settings
+
+
+def open_source(init_from: str, step: int | None = None) -> Source:
+    """Reads the weights of a run, its newest or those of a step if it still has it, or of hf:DIR.
+
+    Raises: LabError when they are gone, damaged or those of an adapted run.
+    """
+    if init_from.startswith(HF):
+        return _open_hf(Path(init_from.removeprefix(HF)).absolute())
+    workdir = Path(init_from).absolute()
+    if not workdir.is_dir():
+        raise LabError(f"--init_from={init_from}: there is no such directory")
+    checkpoints = Checkpoints(workdir, 1, log)
+    try:
+        good = checkpoints.good_steps()
+        if not good:
+            raise LabError(f"--init_from={init_from}: it holds no good checkpoint")
+        saved = checkpoints.read(step if step in good else good[-1])
+        if saved.base:
+            raise LabError(
+                f"--init_from={init_from}: it holds only what was adapted of a model; make one of "
+                f"it with python -m transformer_lab.merge --workdir={init_from} --target=DIR"
+            )
+        params = checkpoints.restore_params(saved.step)
+    finally:
+        checkpoints.close()
+    return Source(str(workdir), saved.step, params, saved.assets, saved.config["model"])
+
+
+def _open_hf(directory: Path) -> Source:
+    from transformer_lab import pretrained  # needs safetensors, which other runs do without
+
+    found = pretrained.load(directory)
+    files = (p for p in directory.iterdir() if p.suffix in TEXT_FILES and p.is_file())
+    assets = {p.name: p.read_bytes() for p in files if not OTHERS.fullmatch(p.name)}
+    model = {"kind": found.kind, **vars(found.config)}
+    return Source(f"{HF}{directory}", None, found.params, assets, model)
+
+
+def reopen_base(base: dict[str, Any], place: str = "") -> Source:
+    """The source that an adapted run's record names, or the place where it lies now."""
+    try:
+        return open_source(place or base["place"], base["step"])
+    except LabError as error:
+        raise LabError(
+            f"the base of this adapted run cannot be read, say where it lies with --init_from "
+            f"({error})"
+        ) from error
+
+
+def take(
+    trainer: Trainer, state: TrainState, source: Source, pattern: str
+) -> tuple[TrainState, dict[str, Any] | None]:
+    """The state with the leaves whose path matches and whose shape fits; lists what became of each.
+
+    Of an adapted run the record of its base as well. Raises: LabError if a leaf that such a run
+    freezes is not among them.
+    """
+    params, lists = merge_params(trainer.whole(state), source.params, pattern)
+    step = "" if source.step is None else f" step {source.step}"
+    for name, paths in lists.items():
+        log(f"init_from{step}: {name} {len(paths)}: {', '.join(paths) or '-'}")
+    if not lists["loaded"]:
+        raise LabError(f'--init_from: no parameter fits the pattern "{pattern}"')
+    state = trainer.with_params(state, params)
+    if not trainer.adapted:
+        return state, None
+    _refuse_new(trainer, lists["new"], leaves(source.params))
+    record = {"place": source.place, "step": source.step, "pattern": pattern}
+    return state, record | {"sha256": fingerprint(source.params, lists["loaded"])}
+
+
+def take_frozen(
+    trainer: Trainer, state: TrainState, source: Source, base: dict[str, Any]
+) -> TrainState:
+    """The state with its frozen leaves, of a source that must be the one of the record."""
+    first = trainer.init()
+    params, lists = merge_params(trainer.whole(first), source.params, base["pattern"])
+    now = fingerprint(source.params, lists["loaded"])
+    if now != base["sha256"]:
+        raise LabError(
+            f"the base in {source.place} has the fingerprint {now[:12]}, this run was trained on "
+            f"{base['sha256'][:12]} from {base['place']}: say where that lies with --init_from"
+        )
+    return state.replace(frozen=trainer.with_params(first, params).frozen)
+
+
+def merge_params(
+    params: Params, stored: Params, pattern: str
+) -> tuple[Params, dict[str, list[str]]]:
+    """`params` with the stored leaves of equal path and shape that the pattern is found in.
+
+    The lists name the paths loaded, new (kept as initialised) and skipped (stored, not used).
+    """
+    flat = leaves(stored)
+    loaded, new = [], []
+
+    def take(key_path, leaf):
+        path = path_of(key_path)
+        fits = path in flat and flat[path].shape == leaf.shape
+        if fits and re.search(pattern, path):
+            loaded.append(path)
+            return flat[path].astype(leaf.dtype)
+        new.append(path)
+        return leaf
+
+    merged = jax.tree_util.tree_map_with_path(take, params)
+    skipped = sorted(flat.keys() - set(loaded))
+    return merged, {"loaded": loaded, "new": new, "skipped": skipped}
+
+
+def leaves(tree: Params) -> dict[str, Any]:
+    """The leaves of a tree by path."""
+    return {path_of(p): x for p, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def fingerprint(params: Params, paths: list[str]) -> str:
+    """SHA-256 over paths, types, shapes and values of some leaves."""
+    digest, flat = hashlib.sha256(), leaves(params)
+    for path in sorted(paths):
+        value = np.ascontiguousarray(flat[path])
+        digest.update(f"{path} {value.dtype} {value.shape}\n".encode())
+        digest.update(value.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _refuse_new(trainer: Trainer, new: list[str], stored: dict[str, Any]) -> None:
+    """Frozen at its random initial values a leaf would be of no use."""
+    trained = leaves(trainer.abstract_state.params)
+    for path in new:
+        if path in trained:
+            continue
+        shape = list(leaves(trainer.param_shapes)[path].shape)
+        have = list(stored[path].shape) if path in stored else "absent"
+        raise LabError(
+            f"{path} would be frozen without being loaded: it is {have} in the base and {shape} "
+            "here; give config.model the base's sizes, or widen --init_pattern or adapt.train"
+        )
