@@ -15,25 +15,27 @@ from transformer_lab.training import runs
 
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
 flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
 flags.DEFINE_bool("json", False, "Write a JSON object a text.")
 GROUP = 256  # lines that are read before they are answered
 
 
 def main(texts: list[str]) -> None:
-    trainer, params = runs.open_run(cli.get_config(), cli.get_workdir(), flags.FLAGS.average)
+    args = flags.FLAGS
+    config, workdir = cli.get_config(), cli.get_workdir()
+    trainer, params = runs.open_run(config, workdir, args.average, args.init_from)
     task = trainer.task
     if not hasattr(task, "predict"):
-        kind = cli.get_config().task.kind
-        raise LabError(f"a run of {kind} does not predict: see translate, generate and evaluate")
+        raise LabError(
+            f"a run of {config.task.kind} does not predict: see translate, generate and evaluate"
+        )
     sys.stdout.reconfigure(encoding="utf-8")
     if not texts:
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         texts = [line.rstrip("\r\n") for line in sys.stdin]
     for first in range(0, len(texts), GROUP):
         for row in task.predict(params, texts[first : first + GROUP], trainer.place):
-            print(
-                json.dumps(row, ensure_ascii=False) if flags.FLAGS.json else show(row), flush=True
-            )
+            print(json.dumps(row, ensure_ascii=False) if args.json else show(row), flush=True)
 
 
 def show(row: dict) -> str:

@@ -94,6 +94,7 @@ class RunConfig:
     seed: int = 0
     steps: int = 1000  # optimizer steps
     epochs: float | None = None  # takes the place of steps
+    model_from_init: bool = False  # the model's sizes are those of --init_from
     micro_batches: int = 1  # a step's batch is computed in so many parts
     log_every: int = 50
     eval_every: int = 1000

@@ -26,6 +26,10 @@ from transformer_lab.training.state import TrainState
 from transformer_lab.training.writers import MetricWriter, log, make_workdir, show_samples
 
 CONFIG = "config.json"
+# Settings of a model that a run sets itself when it takes the others from --init_from.
+OWN = re.compile(
+    r"kind|head|labels|.*dropout|adapter_width|dtype|attention_implementation|scan_layers|remat"
+)
 
 
 def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: str = ".*") -> None:
@@ -42,9 +46,12 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
                 "or move the directory away to start anew"
             )
         previous = saved.config if saved else _read_config(workdir)
+        source = _source(resolved, saved, init_from)
+        if resolved.run.model_from_init:
+            config = _with_model(config, previous, source)
+            resolved, stored = resolve(config), config.to_dict()
         if previous is not None:
             refuse_changes(previous, stored, workdir)
-        source = _source(resolved, saved, init_from)
         assets = saved.assets if saved else source.assets if source else None
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, assets, mesh), mesh)
@@ -82,6 +89,28 @@ def _source(resolved: Resolved, saved: Saved | None, init_from: str) -> Source |
             f'adapt.method = "{method}" adapts a trained model: say which by --init_from'
         )
     return open_source(init_from) if init_from else None
+
+
+def _with_model(
+    config: ConfigDict, previous: dict[str, Any] | None, source: Source | None
+) -> ConfigDict:
+    """The config with the model that the directory's run has, else that of what it starts from.
+
+    What is no size stays the config's own: head, dropout, adapters, how it is computed.
+    """
+    model = previous["model"] if previous else source.model if source else None
+    if model is None:
+        raise LabError("model_from_init = True takes the model of --init_from, which is missing")
+    if model["kind"] != config.model.kind:
+        raise LabError(
+            f'--init_from holds a model of kind "{model["kind"]}", config.model.kind is '
+            f'"{config.model.kind}"'
+        )
+    taken = {k: v for k, v in model.items() if k in config.model and not OWN.fullmatch(k)}
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        config.model.update(taken)
+    return config
 
 
 def _show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
