@@ -67,6 +67,8 @@ def config_file() -> None:
 def workdir_config(read: Callable[[Path], dict]) -> None:
     """Declares --config.KEY=VALUE over the config that lies in --workdir."""
     workdir = _flag_value("workdir")
+    if not workdir and re.search(r"(^| )--?(help|helpfull|helpshort)( |$)", " ".join(sys.argv[1:])):
+        return
     if not workdir:
         raise LabError("--workdir=DIR is missing: the directory of a trained run")
     config = ConfigDict(_with_tuples(read(Path(workdir))))

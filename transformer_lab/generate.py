@@ -39,6 +39,8 @@ def main(arguments: list[str]) -> None:
     config = cli.get_config()
     if config.task.kind != "language_modeling":
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
+    if args.num_samples > 1 and config.decode.beam_size > 1:
+        raise LabError("--num_samples draws; a beam search gives --config.decode.n_best texts")
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
     trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
@@ -57,6 +59,8 @@ def read_lines(name: str) -> list[str]:
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         found = [line.rstrip("\r\n") for line in sys.stdin]
     else:
+        if not Path(name).is_file():
+            raise LabError(f"cannot read {name}: there is no such file")
         found = [line for _, line in lines(Path(name))]
     if not found:
         raise LabError(f"{name} holds no line")
@@ -107,8 +111,12 @@ def batch(trainer, params, prompts: list[str]) -> None:
             text = task.text_of(made)
             if args.log_probs:
                 pieces = [task.tokenizer.piece(i) for i in made.ids]
-                row = {"prompt": prompt, "text": text, "ended": made.ended}
-                print(json.dumps({**row, "tokens": pieces, "log_probs": made.log_probs}))
+                row = {"prompt": prompt, "text": text, "ended": made.ended, "tokens": pieces}
+                if task.sections["decode"].beam_size > 1:  # a search knows the sum alone
+                    row["log_prob"] = made.log_probs[0]
+                else:
+                    row["log_probs"] = made.log_probs
+                print(json.dumps(row))
             else:
                 print(prompt + text)
 

@@ -21,9 +21,16 @@ flags.DEFINE_integer("merges", 20, "How many merges to learn at most.", lower_bo
 SHOWN = 4  # words
 
 
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LabError(f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8") from None
+
+
 def main(arguments: list[str]) -> None:
     file, given = flags.FLAGS.file, clean(" ".join(arguments)).split()
-    words = Counter(Path(file).read_text("utf-8-sig", "replace").split() if file else given)
+    words = Counter(_read(Path(file)).split() if file else given)
     if not words:
         raise LabError("no words to learn from: give --file=TEXT.txt, or words")
     # Of the most frequent words, the long ones: "the" and "of" are soon one symbol.

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from tests.tiny import tiny_config
 from transformer_lab.errors import LabError
 from transformer_lab.training.config import default_config, flatten, resolve
+from transformer_lab.training.runs import refuse_changes
 
 FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
 REQUIRED = {
@@ -91,3 +92,11 @@ def test_a_placeholder_takes_a_value_and_numbers_take_their_field_type():
     config = ConfigDict(tiny_config().to_dict() | {"seed": "one"})
     with pytest.raises(LabError, match="config.seed = 'one' is of type str, it must be int"):
         resolve(config)
+
+
+def test_a_run_stored_before_a_key_existed_resumes_with_its_default():
+    now = tiny_config().to_dict()
+    before = {key: value for key, value in now.items() if key != "model_from_init"}
+    refuse_changes(before, now, Path("run"))
+    with pytest.raises(LabError, match="model_from_init = False, this one has True"):
+        refuse_changes(before, {**now, "model_from_init": True}, Path("run"))

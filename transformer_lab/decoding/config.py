@@ -68,6 +68,8 @@ class DecodeConfig:
                 f"decode.top_k = {self.top_k} must be at least 0 (all), decode.top_p = "
                 f"{self.top_p} within [0, 1]"
             )
+        if "" in self.stop:
+            raise LabError("decode.stop holds an empty string: unset it, or name what ends a text")
         if self.temperature and self.beam_size > 1:
             raise LabError("decode.temperature samples, decode.beam_size > 1 searches: set one")
         if self.max_new_tokens < 0:

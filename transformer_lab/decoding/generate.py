@@ -60,6 +60,10 @@ class Generator:
         place: Callable[[Batch], Batch] | None = None,
     ):
         self.model, self.config, self.eos_id = model, config, eos_id
+        for token in (eos_id, *config.banned_tokens):
+            if token >= model.config.vocab_size:
+                size = model.config.vocab_size
+                raise LabError(f"token {token} is outside the model's vocabulary of {size}")
         self.max_length, self.rows_multiple = model.config.max_length, rows_multiple
         self.compilations = 0  # traces so far: at most two a shape
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
@@ -78,7 +82,7 @@ class Generator:
         """The continuations of each prompt: `samples` of them, or a beam search's `n_best`."""
         limits = [self.new_tokens(prompt) for prompt in prompts]
         if self.config.beam_size > 1:
-            return self._beam_search(params, prompts, limits)
+            return self._beam_search(params, prompts, limits, stops)
         found: list[list[Generated]] = [[] for _ in prompts]
         jobs = [(n, i) for n in range(len(prompts)) for i in range(samples)]
         jobs.sort(key=lambda job: len(prompts[job[0]]))
@@ -95,9 +99,12 @@ class Generator:
         return found
 
     def _finished(self, row: Generated, stops: Stops | None) -> Generated:
+        if stops and stops(row.ids):  # cut after the token that completes the stop string
+            first = next(n for n in range(1, len(row.ids) + 1) if stops(row.ids[:n]))
+            return Generated(row.ids[:first], row.log_probs[:first], True)
         if row.ids and row.ids[-1] == self.eos_id:
             return Generated(row.ids[:-1], row.log_probs, True)
-        return row._replace(ended=bool(stops and stops(row.ids)))
+        return row
 
     def stream(
         self,
@@ -223,7 +230,7 @@ class Generator:
 
     # Beam search.
 
-    def _beam_search(self, params, prompts, limits) -> list[list[Generated]]:
+    def _beam_search(self, params, prompts, limits, stops) -> list[list[Generated]]:
         if self.model.config.mask == "prefix":
             raise LabError('decode.beam_size > 1 does not go with model.mask = "prefix"')
         found: list[list[Generated]] = [[] for _ in prompts]
@@ -231,12 +238,12 @@ class Generator:
             mine = [n for n, other in enumerate(limits) if other == limit]
             for first in range(0, len(mine), self.config.batch_size):
                 some = mine[first : first + self.config.batch_size]
-                results = self._search_batch(params, prompts, some, limit)
+                results = self._search_batch(params, prompts, some, limit, stops)
                 for n, result in zip(some, results, strict=True):
                     found[n] = result
         return found
 
-    def _search_batch(self, params, prompts, some, limit) -> Iterator[list[Generated]]:
+    def _search_batch(self, params, prompts, some, limit, stops) -> Iterator[list[Generated]]:
         heads = [prompts[n][:-1] for n in some]
         shape = self._shape([prompts[n] for n in some], limit)
         batch = self._place(pad_left(heads, shape))
@@ -252,7 +259,7 @@ class Generator:
         for row in range(len(some)):
             best = zip(*(x[row] for x in found), strict=True)
             yield [
-                self._finished(Generated(ids[:length].tolist(), [float(log_prob)], False), None)
+                self._finished(Generated(ids[:length].tolist(), [float(log_prob)], False), stops)
                 for ids, length, log_prob, score in best
                 if np.isfinite(score)
             ]

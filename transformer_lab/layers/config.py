@@ -84,7 +84,7 @@ class StackConfig:
         for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
-        for name in ("width", "heads", "head_dim", "feed_forward_width", "max_length"):
+        for name in ("layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"):
             if getattr(self, name) < 1:
                 raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
         if self.key_value_heads < 1 or self.heads % self.key_value_heads:

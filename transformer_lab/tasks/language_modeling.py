@@ -289,6 +289,13 @@ class LanguageModeling:
 
     def report(self) -> list[str]:
         plan, docs = self._train[0], self.documents
+        new, prompt = self.sections["decode"].max_new_tokens, self.config.sample_prompt
+        if self.config.samples and new + prompt + 1 > self.model_config.max_length:
+            raise LabError(
+                f"the samples shown at the end: task.sample_prompt = {prompt} and "
+                f"decode.max_new_tokens = {new} do not fit model.max_length = "
+                f"{self.model_config.max_length}: lower one of them, or set task.samples = 0"
+            )
         counts = ", ".join(f"{name} {count:,}" for name, count in docs.report.items())
         stats = text.statistics(self.tokenizer, (docs.validation or docs.train)[:50])
         return [

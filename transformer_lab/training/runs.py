@@ -12,7 +12,13 @@ from transformer_lab import tasks
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import Params, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
-from transformer_lab.training.config import FREE_ON_RESUME, Resolved, flatten, resolve
+from transformer_lab.training.config import (
+    FREE_ON_RESUME,
+    Resolved,
+    default_config,
+    flatten,
+    resolve,
+)
 from transformer_lab.training.loop import Trainer, describe, final_scores, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple
 from transformer_lab.training.sources import (
@@ -152,7 +158,7 @@ def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) 
 
 def refuse_changes(previous: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
     """One directory is one run: LabError names the first key that differs."""
-    old, new = flatten(previous), flatten(now)
+    old, new = _with_defaults(previous), _with_defaults(now)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) == new.get(key) or re.fullmatch(FREE_ON_RESUME, key):
             continue
@@ -163,6 +169,12 @@ def refuse_changes(previous: dict[str, Any], now: dict[str, Any], workdir: Path)
     decays = now["optimizer"]["schedule"] in ("cosine", "linear")
     if decays and any(old.get(key) != new.get(key) for key in ("steps", "epochs")):
         log("steps changed: from here on the learning rate follows the new schedule")
+
+
+def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """Flat; a key that came into being after the config was stored has its default."""
+    defaults = default_config(config["model"]["kind"], config["task"]["kind"])
+    return {**flatten(defaults), **flatten(config)}
 
 
 def stored_config(workdir: Path) -> dict[str, Any]:
@@ -214,7 +226,7 @@ def open_state(
 
 
 def _refuse_model_changes(previous: dict[str, Any], now: dict[str, Any]) -> None:
-    old, new = flatten(previous), flatten(now)
+    old, new = _with_defaults(previous), _with_defaults(now)
     for key in sorted(old.keys() | new.keys()):
         if key.startswith(("model.", "tokenizer.", "adapt.")) and old.get(key) != new.get(key):
             raise LabError(
