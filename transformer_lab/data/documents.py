@@ -12,7 +12,7 @@ from pathlib import Path
 from transformer_lab.data import bible, brown, libreoffice_help, tfds_pairs, user_files
 from transformer_lab.data.fetch import fetch
 from transformer_lab.data.pairs import Report, key
-from transformer_lab.data.splits import shuffled
+from transformer_lab.data.splits import check_shares, shuffled
 from transformer_lab.data.user_files import SPLITS, lines
 from transformer_lab.errors import LabError, nearest
 
@@ -38,11 +38,7 @@ class DocumentsConfig:
         if self.source not in _SOURCES:
             valid = nearest(self.source, _SOURCES)
             raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
-        for name in ("validation_share", "test_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise LabError(
-                    f"config.data.{name} = {getattr(self, name)} is no share: give 0 to below 1"
-                )
+        check_shares(self.validation_share, self.test_share)
         if self.max_documents < 0:
             raise LabError(f"config.data.max_documents = {self.max_documents} is negative: use 0")
 

@@ -21,7 +21,7 @@ from transformer_lab.data.labelled_rows import (
     row_key,
 )
 from transformer_lab.data.pairs import Report
-from transformer_lab.data.splits import shuffled
+from transformer_lab.data.splits import check_shares, shuffled
 from transformer_lab.data.user_files import LICENCE, SPLITS
 from transformer_lab.errors import LabError, nearest
 
@@ -55,11 +55,7 @@ class LabelledConfig:
         if self.source not in _SOURCES:
             valid = nearest(self.source, _SOURCES)
             raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
-        for name in ("validation_share", "test_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise LabError(
-                    f"config.data.{name} = {getattr(self, name)} is no share: give 0 to below 1"
-                )
+        check_shares(self.validation_share, self.test_share)
         if self.max_examples < 0:
             raise LabError(f"config.data.max_examples = {self.max_examples} is negative: use 0")
 

@@ -71,3 +71,10 @@ def _take(
     report["source_held_out_already"] += len(taken) - elsewhere - len(kept)
     report["group_left_over"] += len(kept) - len(kept[:size])
     return kept[:size]
+
+
+def check_shares(validation: float, test: float) -> None:
+    """Refuses what is no share of a set to hold out."""
+    for name, share in (("validation_share", validation), ("test_share", test)):
+        if not 0 <= share < 1:
+            raise LabError(f"config.data.{name} = {share} is no share: give 0 to below 1")

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair
 
 Batch = dict[str, Array]
@@ -71,6 +72,15 @@ class Task(Protocol):
 
     def report(self) -> list[str]:
         """Lines for the start of a run: data, tokenizer, shapes."""
+
+
+def table_size(size: int | None, pieces: int) -> int:
+    """Rows of an embedding: the model's own number, which must hold the tokenizer's pieces."""
+    if size is not None and size < pieces:
+        raise LabError(
+            f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
+        )
+    return size or pieces
 
 
 def count_parameters(params: Params) -> int:

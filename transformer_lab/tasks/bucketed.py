@@ -1,6 +1,6 @@
 """What tasks on examples of unequal length share: shapes, order and padding of their batches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,10 +23,8 @@ class Bucketed:
     seed: int
     tokenizer: Any
     model_config: Any
-
-    def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        """Token ids of a split's examples, and what else a batch holds of each."""
-        raise NotImplementedError
+    # split -> token ids of its examples, and what else a batch holds of each
+    encode_split: Callable[[str], tuple[Fields, Columns]]
 
     def check_rows(self, rows_multiple: int) -> None:
         """Refuses a mesh that batches cannot be divided over."""

@@ -42,10 +42,6 @@ class Classification(Reading):
     HEAD, CONFIG_LABELS = "classes", True
 
     @cached_property
-    def data(self) -> labelled.LabelledSplits:
-        return labelled.load_labelled(self.sections["data"])
-
-    @cached_property
     def labels(self) -> list[str]:
         return [] if self.config.regression else super().labels
 
@@ -54,13 +50,6 @@ class Classification(Reading):
             yield row.text
             if row.pair is not None:
                 yield row.pair
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return labelled.fingerprint(self.data)
 
     def encode_texts(self, texts: Sequence[str], pairs: Sequence[str | None]) -> Fields:
         """Each text, or pair of texts, as the model reads it."""

@@ -19,7 +19,7 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, table_size
 
 LAYOUTS = ("stream", "packed")
 
@@ -59,6 +59,14 @@ class RowsConfig:
             if getattr(self, name) < 1:
                 raise LabError(f"batch.{name} = {getattr(self, name)} must be at least 1")
 
+    def check(self, rows_multiple: int) -> None:
+        """Refuses a mesh that the rows cannot be divided over."""
+        if self.rows % rows_multiple:
+            raise LabError(
+                f"batch.rows = {self.rows} is not divided by mesh.data x mesh.fsdp x "
+                f"micro_batches = {rows_multiple}: set it to a multiple of that"
+            )
+
 
 SECTIONS = {
     "task": LanguageModelingConfig,
@@ -87,12 +95,8 @@ class LanguageModeling:
     ):
         self.config: LanguageModelingConfig = sections["task"]
         self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
-        rows, length = sections["batch"].rows, sections["batch"].length
-        if rows % rows_multiple:
-            raise LabError(
-                f"batch.rows = {rows} is not divided by mesh.data x mesh.fsdp x micro_batches = "
-                f"{rows_multiple}: set it to a multiple of that"
-            )
+        sections["batch"].check(rows_multiple)
+        length = sections["batch"].length
         self.eval_length = self.config.eval_length or length
         half = -(-self.eval_length // 2)
         self.eval_stride = min(self.config.eval_stride or half, self.eval_length)
@@ -106,12 +110,8 @@ class LanguageModeling:
             self.tokenizer = text.train(sections["tokenizer"], self.documents.train, seed)
         else:
             self.tokenizer = text.load(assets)
-        size, pieces = model_config.vocab_size, self.tokenizer.vocab_size
-        if size is not None and size < pieces:
-            raise LabError(
-                f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
-            )
-        self.model_config = replace(model_config, vocab_size=size or pieces)
+        size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
+        self.model_config = replace(model_config, vocab_size=size)
         self.family = models.family(model_kind)
         self.model = self.family.build(self.model_config)
         self._generators: dict[Place | None, Generator] = {}

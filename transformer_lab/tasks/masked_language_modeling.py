@@ -53,12 +53,7 @@ class MaskedLanguageModeling(Reading):
         return self.sections["batch"].rows * self.sections["batch"].length, self.rows_multiple
 
     def check_rows(self, rows_multiple: int) -> None:
-        rows = self.sections["batch"].rows
-        if rows % rows_multiple:
-            raise LabError(
-                f"batch.rows = {rows} is not divided by mesh.data x mesh.fsdp x micro_batches = "
-                f"{rows_multiple}: set it to a multiple of that"
-            )
+        self.sections["batch"].check(rows_multiple)
 
     @cached_property
     def data(self) -> documents.Documents:
@@ -66,9 +61,6 @@ class MaskedLanguageModeling(Reading):
 
     def train_texts(self) -> Iterator[str]:
         return iter(self.data.train)
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:

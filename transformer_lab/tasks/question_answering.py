@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -61,21 +60,10 @@ class QuestionAnswering(Reading):
 
     HEAD = "span"
 
-    @cached_property
-    def data(self) -> labelled.LabelledSplits:
-        return labelled.load_labelled(self.sections["data"])
-
     def train_texts(self) -> Iterator[str]:
         for row in self.data.train:
             yield row.question
             yield row.context
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return labelled.fingerprint(self.data)
 
     def windows(self, number: int, question: str, ids: Sequence[int]) -> list[Window]:
         """[CLS] question [SEP] context [SEP], the context in overlapping parts if it is long."""

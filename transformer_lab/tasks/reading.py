@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer_lab import models, text
+from transformer_lab.data import labelled
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, table_size
 from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
 
 LABELS = "labels.json"
@@ -27,6 +28,7 @@ class Reading(Bucketed):
     """
 
     HEAD = "none"
+    train_texts: Callable[[], Iterator[str]]  # what a tokenizer is trained on
     CONFIG_LABELS = False  # whether the head has an output a label
 
     def __init__(
@@ -48,7 +50,10 @@ class Reading(Bucketed):
             self.tokenizer = text.train(sections["tokenizer"], self.train_texts(), seed)
         else:
             self.tokenizer = text.load(assets)
-        changes = {"head": self.HEAD, "vocab_size": self.vocab_size(model_config)}
+        changes = {
+            "head": self.HEAD,
+            "vocab_size": table_size(model_config.vocab_size, self.tokenizer.vocab_size),
+        }
         if self.CONFIG_LABELS:
             changes["labels"] = max(len(self.labels), 1)
         self.model_config = replace(model_config, **changes)
@@ -60,18 +65,17 @@ class Reading(Bucketed):
         """Tokens of a batch's rows at most."""
         return self.sections["batch"].max_length
 
-    def vocab_size(self, model_config: Any) -> int:
-        """The model's, which holds the tokenizer's."""
-        size, pieces = model_config.vocab_size, self.tokenizer.vocab_size
-        if size is not None and size < pieces:
-            raise LabError(
-                f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
-            )
-        return size or pieces
+    @cached_property
+    def data(self) -> Any:
+        """Splits with `report` and `licence`; labelled ones unless a task has others."""
+        return labelled.load_labelled(self.sections["data"])
 
-    def train_texts(self) -> Iterator[str]:
-        """What a tokenizer is trained on."""
-        raise NotImplementedError
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return labelled.fingerprint(self.data)
 
     @cached_property
     def labels(self) -> list[str]:

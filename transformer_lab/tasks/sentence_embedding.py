@@ -43,21 +43,10 @@ SECTIONS = {
 class SentenceEmbedding(Reading):
     """A batch holds `tokens` and `pair`, with masks: row i of one belongs to row i of the other."""
 
-    @cached_property
-    def data(self) -> labelled.LabelledSplits:
-        return labelled.load_labelled(self.sections["data"])
-
     def train_texts(self):
         for row in self.data.train:
             yield row.text
             yield row.pair or ""
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return labelled.fingerprint(self.data)
 
     def encode_texts(self, texts: Sequence[str]) -> Fields:
         """Each text between its special tokens."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -38,19 +37,8 @@ class Tagging(Reading):
 
     HEAD, CONFIG_LABELS = "tokens", True
 
-    @cached_property
-    def data(self) -> labelled.LabelledSplits:
-        return labelled.load_labelled(self.sections["data"])
-
     def train_texts(self) -> Iterator[str]:
         return (" ".join(row.words) for row in self.data.train)
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return labelled.fingerprint(self.data)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Ids, and the place of each word's first piece. A word without a piece gets [UNK]."""
