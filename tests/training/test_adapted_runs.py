@@ -116,7 +116,8 @@ def test_a_checkpoint_holds_what_was_trained_and_is_small_beside_the_whole(base,
         sizes[name] = sum(p.stat().st_size for p in (directory / "state").rglob("*") if p.is_file())
         if name == "lora":
             assert {path.rpartition("/")[2] for path in leaves(params)} == {"lora_a", "lora_b"}
-    assert sizes["lora"] < 40_000 < 400_000 < sizes["base"]
+    # How many files Orbax makes, and so their headers, depends on the timing of its threads.
+    assert 5 * sizes["lora"] < sizes["base"]
 
 
 def test_only_the_targets_differ_from_the_base(base, lora):
