@@ -100,13 +100,15 @@ def test_scores_are_the_tasks_for_each_line_in_order(workdir, opened):
         (["né"], '"né" is no flag: write --prompt="né"'),
         (["--prompts=/no/such.txt"], "cannot read /no/such.txt"),
         (["--score=EMPTY"], "holds no line"),
+        ([b"--prompt=caf\xe9"], "--prompt holds bytes that are no UTF-8"),
         (["--prompt=" + "a" * 12], "a prompt of 13 tokens and decode.max_new_tokens = 12 do not"),
     ],
-    ids=["no prompt", "no flag", "no file", "empty file", "too long"],
+    ids=["no prompt", "no flag", "no file", "empty file", "no UTF-8", "too long"],
 )
 def test_a_mistake_is_one_line_on_an_output_that_stays_empty(arguments, words, workdir, tmp_path):
     (tmp_path / "empty").touch()
-    arguments = [a.replace("EMPTY", str(tmp_path / "empty")) for a in arguments]
+    empty = str(tmp_path / "empty")
+    arguments = [a if isinstance(a, bytes) else a.replace("EMPTY", empty) for a in arguments]
     done = generate(workdir, *arguments)
     lines = done.stderr.decode().strip().splitlines()
     assert done.returncode == 2 and done.stdout == b""

@@ -65,3 +65,33 @@ def test_one_config_by_groups():
     assert rows["all parameters"] == "2,219,712"
     assert rows["bytes of parameters and Adam"] == f"{12 * 2_219_712:,}"
     assert rows["cache bytes a token"] == f"{2 * 3 * 192 * 2:,}"
+
+
+def test_ways_of_adapting_by_bytes_in_closed_form():
+    """Of a decoder of one layer: what trains has two moments, what is frozen its own bytes."""
+    settings = {"kind": "decoder", "layers": 1, "width": 64, "heads": 2, "head_dim": 32}
+    settings |= {
+        "feed_forward_width": 128,
+        "vocab_size": 50,
+        "max_length": 16,
+        "activation": "gelu",
+    }
+    found = {row["method"]: row for row in inspect.adapting_rows(settings)}
+    number = lambda method, name: int(found[method][name].replace(",", ""))  # noqa: E731
+    assert "head" not in found
+    whole = number("full", "parameters that train")
+    assert number("full", "all") == 12 * whole + 8  # and two counts of steps
+    factors = 2 * (64 * 8 + 8 * 64)  # of query and value
+    kernels = 4 * 64 * 64 + 2 * 64 * 128
+    columns = 4 * 64 + 128 + 64
+    blocks = 4 * 64 + 128 + 2 * 64  # of 64 inputs
+    for method, less in (
+        ("lora", 0),
+        ("lora, int8 base", 3 * kernels - 4 * columns),
+        ("lora, nf4 base", 7 * kernels // 2 - 4 * blocks),
+    ):
+        assert number(method, "parameters that train") == factors
+        assert number(method, "trained, bytes") == 4 * factors
+        assert number(method, "Adam") == 8 * factors + 8
+        assert number(method, "frozen") == 4 * whole - less
+    assert number("adapters", "frozen") < 4 * whole

@@ -19,7 +19,9 @@ FLOORS = {
     "tasks": 4,
     "decoding": 4,
     "pretrained": 4,
+    "viewing": 4,
     "training": 5,
+    "sweeps": 6,
 }
 COMMANDS = "commands"  # the files of the package itself, the top floor
 SAME_FLOOR = {  # the only imports between rooms of one floor, and why
@@ -35,6 +37,7 @@ NEVER = {  # what else a room does not import: rooms below it, and libraries
     "tasks": {"optax", "orbax"},
     "decoding": {"data", "models", "optax", "text"},
     "pretrained": {"data", "optax", "torch"},
+    "viewing": {"data", "flax", "layers", "models", "optax", "text"},
     "training": {"layers", "text", "torch"},
 }
 NOT_BY_NAME = ("models", "tasks")  # training reaches their modules through the registers

@@ -18,7 +18,13 @@ from transformer_lab.errors import LabError
 from transformer_lab.pretrained import export
 from transformer_lab.pretrained.generation import SpecialIds
 from transformer_lab.pretrained.peft import export_lora
-from transformer_lab.text import ByteBpeTokenizer, HfTokenizer, MarianTokenizer, Tokenizer
+from transformer_lab.text import (
+    ByteBpeTokenizer,
+    HfTokenizer,
+    MarianTokenizer,
+    T5Tokenizer,
+    Tokenizer,
+)
 from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX, SETTINGS
 from transformer_lab.text.tokenizer import HEADER, SPECIAL_PIECES
 from transformer_lab.training import runs
@@ -104,8 +110,8 @@ def export_adapter(kind: str, trainer: Trainer, state: TrainState, args: Any) ->
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """Those that Hugging Face knows, without our header, whose name means another thing there."""
     files = tokenizer.to_files()
-    if isinstance(tokenizer, MarianTokenizer):
-        return {name: files[name] for name in tokenizer.foreign_files}
+    if isinstance(tokenizer, MarianTokenizer | T5Tokenizer):
+        return {name: files[name] for name in tokenizer.file_names if name in files}
     if isinstance(tokenizer, HfTokenizer):
         theirs = {n.removeprefix(PREFIX): c for n, c in files.items() if n.startswith(PREFIX)}
         return {name: content for name, content in theirs.items() if name not in NUMBERED}

@@ -17,6 +17,7 @@ from transformer_lab import cli
 from transformer_lab.data.user_files import lines
 from transformer_lab.errors import LabError
 from transformer_lab.text.stream import TextStream
+from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
 
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
@@ -41,6 +42,8 @@ def main(arguments: list[str]) -> None:
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
     if args.num_samples > 1 and config.decode.beam_size > 1:
         raise LabError("--num_samples draws; a beam search gives --config.decode.n_best texts")
+    if args.prompt and clean(args.prompt) != args.prompt:  # Python keeps such bytes as surrogates
+        raise LabError("--prompt holds bytes that are no UTF-8: write it in UTF-8")
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
     trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")

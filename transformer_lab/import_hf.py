@@ -19,7 +19,13 @@ from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL
 from transformer_lab.tasks.reading import LABELS
-from transformer_lab.text import HfTokenizer, MarianTokenizer, Tokenizer, WordPieceTokenizer
+from transformer_lab.text import (
+    HfTokenizer,
+    MarianTokenizer,
+    T5Tokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+)
 from transformer_lab.text.marian import VOCAB
 from transformer_lab.text.tokenizer import HEADER
 from transformer_lab.training import runs
@@ -54,6 +60,8 @@ def main(arguments: list[str]) -> int:
         raise LabError("--source=DIR is missing: a directory with config.json and weights")
     model = pretrained.load(args.source)
     print(pretrained.describe(model))
+    if args.workdir:
+        read_tokenizer(model, Path(args.source))  # told now, if it is missing or another's
     failed = False
     if args.check:
         rows = check(model, args.check)
@@ -93,7 +101,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
 
 def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
     """The tokenizer beside the weights; LabError if its ids are not those of the model."""
-    if model.kind in ("decoder", "encoder"):
+    if model.model_type != "marian":
         return _read_hf_tokenizer(model, source)
     if missing := [n for n in MarianTokenizer.foreign_files if not (source / n).is_file()]:
         raise LabError(f"{source}: a run needs the tokenizer too, {', '.join(missing)} missing")
@@ -116,16 +124,23 @@ def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
 
 def _read_hf_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
     """Tables may have more rows than the tokenizer has tokens, and a model no end token."""
-    older = WordPieceTokenizer if model.kind == "encoder" else HfTokenizer
+    kinds = {"encoder": WordPieceTokenizer, "encoder_decoder": T5Tokenizer}
+    older = kinds.get(model.kind, HfTokenizer)
     layouts = (HEADER,), HfTokenizer.foreign_files, older.foreign_files
     if not any(all((source / name).is_file() for name in names) for names in layouts):
         also = " and ".join(older.foreign_files)
         raise LabError(f"{source}: a run needs the tokenizer too, {HEADER} missing (or {also})")
     tokenizer = _load_tokenizer(source, [HEADER, *HfTokenizer.file_names, *older.foreign_files])
-    if model.special.eos not in (NO_TOKEN, tokenizer.eos_id):
+    ends = model.decode.end_tokens if model.decode else ()
+    if tokenizer.eos_id not in ends and model.special.eos not in (NO_TOKEN, tokenizer.eos_id):
         raise LabError(
             f"{source}: {SPECIAL['eos']} = {model.special.eos}, "
             f"but the tokenizer's is {tokenizer.eos_id}: is it another model's?"
+        )
+    if model.kind == "encoder_decoder" and model.special.start != tokenizer.bos_id:
+        raise LabError(
+            f"{source}: {SPECIAL['start']} = {model.special.start}, "
+            f"but the tokenizer's is {tokenizer.bos_id}: is it another model's?"
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise LabError(

@@ -1,14 +1,19 @@
 """Tables about models, by shapes alone: `python -m transformer_lab.inspect --table=decoders`.
 
-Tables: encoder_decoders and decoders (published sizes beside the papers' figures, what training
-costs a token and what a decoding cache holds of one) and positions (what each kind of positions
-can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4 [--tokens=300e9]` adds the
-days that training takes. `--config=FILE` shows one config's model instead.
+Tables: encoder_decoders, decoders, encoders and vision (published sizes beside the papers'
+figures, what training costs a token and what a decoding cache holds of one) and positions (what
+each kind of positions can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4
+[--tokens=300e9]` adds the days that training takes. `--config=FILE` shows one config's model
+instead. `--table=adapting --init_from=hf:DIR` (or a run) shows what each way of adapting that
+model keeps in memory.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from absl import flags
 from rich.console import Console
 from rich.table import Table
@@ -17,10 +22,16 @@ from transformer_lab import cli
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers import position_table
 from transformer_lab.layers.config import CHOICES
-from transformer_lab.models import costs, presets
-from transformer_lab.training.config import resolve
+from transformer_lab.models import costs, family, parameter_shapes, presets
+from transformer_lab.tasks.base import count_parameters
+from transformer_lab.training.config import METHODS, AdaptConfig, OptimizerConfig, resolve
+from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.sources import open_source
+from transformer_lab.training.state import init_state
 
-TABLES = (*presets.TABLES, "positions")
+TABLES = (*presets.TABLES, "positions", "adapting")
+WAYS = (*((method, "float32") for method in METHODS), ("lora", "int8"), ("lora", "nf4"))
+ADAPTER_WIDTH = 48
 LINEAR = 1e-4  # an effect of a shift that is left over below this is rounding
 Row = dict[str, str]
 
@@ -29,6 +40,7 @@ flags.DEFINE_integer("devices", None, "How many devices train; adds the days tha
 flags.DEFINE_float("peak_tflops", None, "Of one device, in 10^12 FLOP/s.")
 flags.DEFINE_float("utilisation", 0.4, "Share of the peak that the model's own FLOPs make.")
 flags.DEFINE_float("tokens", None, "To train on; without it what the paper trained on.")
+flags.DEFINE_string("init_from", "", "Of --table=adapting: a run, or hf:DIR.", allow_override=True)
 
 
 def main(_: list[str]) -> None:
@@ -37,9 +49,13 @@ def main(_: list[str]) -> None:
         raise LabError(f'--table="{name}" is unknown{nearest(name, TABLES)}')
     if flags.FLAGS.config is not None:
         resolved = resolve(cli.get_config())
-        if resolved.model.vocab_size is None:
+        if getattr(resolved.model, "vocab_size", 0) is None:
             raise LabError("model.vocab_size is the tokenizer's: add --config.model.vocab_size=N")
         rows = list(model_rows(resolved.model_kind, resolved.model))
+    elif name == "adapting":
+        if not flags.FLAGS.init_from:
+            raise LabError("--table=adapting needs --init_from=hf:DIR, or a run: which model?")
+        rows = list(adapting_rows(open_source(flags.FLAGS.init_from).model))
     elif name == "positions":
         rows = [position_row(kind) for kind in CHOICES["positions"]]
     else:
@@ -90,6 +106,34 @@ def model_rows(kind: str, config: Any) -> Iterator[Row]:
         yield {"of the model": name, "": value}
 
 
+def adapting_rows(settings: dict[str, Any]) -> Iterator[Row]:
+    """Bytes of what trains, of what is frozen and of Adam's moments, a way of adapting."""
+    kind = settings["kind"]
+    model = family(kind).CONFIG(**{k: v for k, v in settings.items() if k != "kind"})
+    if not hasattr(model, "adapter_width"):
+        raise LabError(f"--table=adapting is about stacks of blocks, not a {kind} model")
+    if kind == "encoder":
+        model = replace(model, head="classes", labels=2)
+    optimizer = make_optimizer(OptimizerConfig(), schedule(OptimizerConfig(), 1))
+    for method, base in WAYS:
+        if method == "head" and kind != "encoder":
+            continue  # nothing of the kind to train
+        width = ADAPTER_WIDTH if method == "adapters" else 0
+        shapes = parameter_shapes(kind, replace(model, adapter_width=width))
+        zeros = lambda _, s=shapes: jax.tree.map(lambda x: jnp.zeros(x.shape), s)  # noqa: E731
+        adapt = AdaptConfig(method=method, base=base, last_layers=min(2, model.layers))
+        state = jax.eval_shape(lambda z=zeros, a=adapt: init_state(z, optimizer, 0, a))
+        sizes = [_bytes(tree) for tree in (state.params, state.frozen, state.opt_state)]
+        yield {
+            "method": f"{method}, {base} base" if base != "float32" else method,
+            "parameters that train": f"{count_parameters(state.params):,}",
+            "trained, bytes": f"{sizes[0]:,}",
+            "frozen": f"{sizes[1]:,}",
+            "Adam": f"{sizes[2]:,}",
+            "all": f"{sum(sizes):,}",
+        }
+
+
 def position_row(kind: str) -> Row:
     """What `layers.position_table` measured."""
     found = position_table.measure(kind)
@@ -126,6 +170,10 @@ def _costs(kind: str, config: Any) -> Row:
         "FLOPs a token": _number(costs.training_flops(config) if decoder else None, ".3g"),
         "cache bytes a token": _number(costs.cache_bytes(config) if decoder else None, ",d"),
     }
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _number(value: int | float | None, form: str, unit: str = "") -> str:

@@ -1,7 +1,8 @@
-"""What a trained encoder says: `python -m transformer_lab.predict --workdir=runs/sent "A text."`.
+"""What a trained model says: `python -m transformer_lab.predict --workdir=runs/sent "A text."`.
 
 Classes with probabilities, tags of words, or an answer ("question<tab>context"), as the run was
-trained for; of each line of standard input if no text is given. `--json` writes all that is known.
+trained for; of each line of standard input if no text is given. A run on images takes their files
+in the place of texts. `--json` writes all that is known.
 """
 
 import json

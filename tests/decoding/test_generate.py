@@ -156,6 +156,26 @@ def test_the_end_token_first_gives_an_empty_text(model, greedy):
     np.testing.assert_allclose([one.log_probs for (one,) in found], 0.0, atol=1e-6)
 
 
+def test_each_of_several_end_tokens_ends_a_text_and_is_not_part_of_it(model):
+    """And counts with its own log-probability, in a beam search too."""
+    params, new = end_token(model.params, -9.0), 6
+    whole = {n: model.greedy(params, p, new) for n, p in enumerate(PROMPTS)}
+    other = whole[0][0][2]  # made by the first prompt, and not the end token
+    generator = model.generator(end_tokens=(EOS, other), max_new_tokens=new)
+    for n, (one,) in enumerate(generator(params, PROMPTS)):
+        ids, log_probs = whole[n]
+        cut = ids.index(other) if other in ids else new
+        assert (one.ids, one.ended) == (ids[:cut], other in ids)
+        np.testing.assert_allclose(one.log_probs, log_probs[: cut + 1], atol=1e-5)
+    beams = model.generator(end_tokens=(other,), max_new_tokens=new, beam_size=2, alpha=0.0)
+    (found,) = beams(params, PROMPTS[:1])[0]
+    prompt, ids = PROMPTS[0], found.ids
+    assert other not in ids and found.ended
+    after = model.log_probs(params, [*prompt, *ids], prompt)[len(prompt) - 1 :]
+    text = sum(after[i, token] for i, token in enumerate(ids))
+    assert found.log_probs == pytest.approx([text + after[-1, other]], abs=1e-4)
+
+
 def test_what_is_streamed_is_what_a_call_returns(model, greedy):
     whole = [one for (one,) in greedy(model.params, PROMPTS)]
     for chunk in (1, 4):

@@ -96,7 +96,12 @@ def test_encoder_and_decoder_equal_pytorch(norm_place, activation):
 SMALL = {"width": 12, "heads": 4, "head_dim": 5, "feed_forward_width": 20, "dropout": 0.2}
 VARIANTS = {
     "post": {"attention_dropout": 0.1, "feed_forward_dropout": 0.3},
-    "pre_gated_grouped": {"norm_place": "pre", "activation": "swiglu", "kv_heads": 2},
+    "pre_gated_grouped": {
+        "norm_place": "pre",
+        "activation": "swiglu",
+        "kv_heads": 2,
+        "drop_path": 0.5,
+    },  # fmt: skip
     "parallel_rms": {"norm_place": "pre", "block": "parallel", "norm": "rms_norm", "kv_heads": 1},
 }
 
@@ -148,6 +153,20 @@ def test_dropout_differs_between_layers_sites_and_keys():
     assert len({tuple(mask) for mask in masks}) == 4
     again = stack.apply(ones, jnp.zeros((1, 4, 12)), dropout_key=jax.random.key(2))
     assert (again != out).any()
+
+
+def test_dropped_paths_grow_from_none_in_the_first_layer_to_the_rate_in_the_last():
+    switches = {"norm": "none", "norm_place": "pre", "dropout": 0.0, "drop_path": 0.5}
+    stack = Stack(StackConfig(**{**SMALL, **switches}), 3)
+    x = jnp.zeros((400, 1, 12))
+    params = jax.tree.map(jnp.zeros_like, stack.init(jax.random.key(0), x))
+    for i, layer in enumerate(params["params"].values()):
+        layer["attention"]["out"]["bias"] = jnp.full(12, 10.0**i)
+    out = np.asarray(stack.apply(params, x, dropout_key=jax.random.key(1)))[:, 0, 0]
+    second, third = 10 / 0.75, 100 / 0.5
+    kept = np.rint((out - 1) // third), np.rint((out - 1) % third / second)
+    np.testing.assert_allclose(out, 1 + third * kept[0] + second * kept[1], rtol=1e-5)
+    assert abs(kept[0].mean() - 0.5) < 0.1 and abs(kept[1].mean() - 0.75) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import tree_leaves_with_path as tree_leaves
 
 from transformer_lab.errors import LabError
 from transformer_lab.models import parameter_shapes, presets
@@ -26,7 +27,7 @@ CONFIG = EncoderDecoderConfig(
 SOURCE = jax.random.randint(jax.random.key(1), (2, 6), 4, 23)
 MASK = jnp.arange(6) < jnp.array([[6], [4]])
 TARGET = jax.random.randint(jax.random.key(2), (2, 5), 4, 23)
-POSITIONS = ["sinusoidal", "sinusoidal_halves", "learned", "none"]
+POSITIONS = ["sinusoidal", "sinusoidal_halves", "learned", "none", "t5"]
 
 
 def make(**changes):
@@ -47,13 +48,13 @@ def test_a_token_changes_no_logit_before_it_and_both_sides_of_an_encoder(positio
 
     def _decoded(m, t, noise):
         memory = m.encode(SOURCE[:1], MASK[:1])
-        x = m._embed(t, m.target_embedding, "target_positions", 0, None) + noise
+        x = m._embed(t, "target", 0, None) + noise
         states = m.decoder(x, memory=memory, memory_mask=MASK[:1][:, None, None])
         return m.logits(states)[0]
 
     def encode(noise):
         def states(m):
-            x = m._embed(SOURCE[:1], m.target_embedding, "source_positions", 0, None)
+            x = m._embed(SOURCE[:1], "source", 0, None)
             return m.encoder(x + noise)[0]
 
         return model.apply(params, method=states)
@@ -109,8 +110,9 @@ def count(config):
 
 
 def test_every_preset_has_the_closed_forms_parameters_near_the_papers():
-    assert len(presets.ENCODER_DECODERS) >= 4
-    for preset in presets.ENCODER_DECODERS.values():
+    vaswani = {k: p for k, p in presets.ENCODER_DECODERS.items() if k.startswith("transformer")}
+    assert len(vaswani) >= 4
+    for preset in vaswani.values():
         c = preset.config
         form = parameters(c.vocab_size, c.width, c.feed_forward_width, c.layers)
         assert count(c) == form
@@ -132,6 +134,22 @@ def test_untied_embeddings_and_head_add_their_tables():
     assert count(untied) == tied + 31 * 16
     with pytest.raises(LabError, match="tie_source_target"):
         replace(CONFIG, source_vocab_size=31)
+
+
+def test_t5_has_one_table_of_buckets_a_stack_no_bias_and_scales_a_tied_head_only():
+    config = replace(presets.ENCODER_DECODERS["t5_small"].config, layers=2, vocab_size=23)
+    shapes = parameter_shapes("encoder_decoder", config)
+    flat = {"/".join(k.key for k in path): x.shape for path, x in tree_leaves(shapes)}
+    tables = [path for path in flat if "score_bias" in path]
+    assert tables == ["decoder/score_bias/embedding", "encoder/score_bias/embedding"]
+    assert not any(path.endswith("bias") for path in flat)
+    for name, preset in presets.ENCODER_DECODERS.items():
+        if "t5" in name:
+            assert preset.config.scale_output == preset.config.tie_head == ("1.1" not in name
+                and name[0] != "m")  # fmt: skip
+    model, params = make(tie_head=True, scale_output=True)
+    plain = make(tie_head=True)[0].apply(params, SOURCE, MASK, TARGET)
+    np.testing.assert_allclose(model.apply(params, SOURCE, MASK, TARGET) * 4, plain, atol=1e-5)
 
 
 def test_bfloat16_computes_in_it_and_keeps_parameters_and_logits_float32():

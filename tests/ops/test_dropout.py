@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.dropout import drop_path, dropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -40,3 +40,11 @@ def test_the_mask_does_not_depend_on_the_mesh():
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a", None, "b"))
     got = jax.jit(lambda x: dropout(x, 0.3, jax.random.key(1)))(jax.device_put(x, spec))
     np.testing.assert_array_equal(got, want)
+
+
+def test_a_dropped_path_takes_whole_rows_and_the_others_grow():
+    out = np.asarray(drop_path(jnp.ones((4000, 2, 3)), 0.25, jax.random.key(0)))
+    kept = out[:, 0, 0] != 0
+    assert abs(kept.mean() - 0.75) < 4 * (0.25 * 0.75 / 4000) ** 0.5
+    np.testing.assert_allclose(out, np.where(kept, 4 / 3, 0.0)[:, None, None] * np.ones((2, 3)))
+    np.testing.assert_array_equal(drop_path(jnp.ones((4, 2)), 0.5, None), np.ones((4, 2)))

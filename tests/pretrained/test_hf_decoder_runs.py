@@ -7,6 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 from ml_collections import ConfigDict
 
 from transformer_lab import import_hf, pretrained, text
@@ -89,6 +91,25 @@ def test_a_missing_or_foreign_tokenizer_is_refused(tmp_path, arguments, named):
     with pytest.raises(LabError, match=named):
         import_hf.save_to_workdir(pretrained.load(source), source, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_tokenizer_is_told_before_the_check(tmp_path):
+    flags.FLAGS.mark_as_parsed()
+    values = {"source": str(FIXTURE), "check": "no.npz", "workdir": str(tmp_path / "run")}
+    with flagsaver.flagsaver(**values), pytest.raises(LabError, match=r"tokenizer\.json missing"):
+        import_hf.main([])
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_tokenizers_end_token_may_be_any_of_the_models(tmp_path):
+    source = shutil.copytree(FIXTURE, tmp_path / "hub")
+    write_tokenizer(source, end=3)
+    config = json.loads((source / "generation_config.json").read_text())
+    config["eos_token_id"] = [2, 3]
+    (source / "generation_config.json").write_text(json.dumps(config))
+    model = pretrained.load(source)
+    tokenizer = import_hf.read_tokenizer(model, source)
+    assert (tokenizer.eos_id, model.special.eos, model.decode.end_tokens) == (3, 2, (2, 3))
 
 
 def test_a_byte_level_tokenizer_of_ours_is_written_in_their_layout(tmp_path):

@@ -107,9 +107,19 @@ def test_a_decoder_alone_may_lack_special_tokens_and_draw(tokens, expected):
     written = write_generation(special, decode, 32, decoder_only=True)
     again = read_generation(HubDirectory(Path("dir"), {}, written, {}), 10, 32, decoder_only=True)
     assert again == (decode, special) and decode.max_new_tokens == 5
-    several = HubDirectory(Path("dir"), {"eos_token_id": [2, 3]}, {}, {})
-    with pytest.raises(LabError, match=r"eos_token_id = \[2, 3\] must be one of the tokens"):
-        read_generation(several, 10, 32, decoder_only=True)
+
+
+def test_a_chat_model_has_several_end_tokens_and_keeps_them():
+    several = HubDirectory(Path("dir"), {"eos_token_id": [3, 2]}, {"do_sample": True}, {})
+    decode, special = read_generation(several, 10, 32, decoder_only=True)
+    assert (special.eos, decode.end_tokens) == (3, (3, 2))
+    written = write_generation(special, decode, 32, decoder_only=True)
+    assert written["eos_token_id"] == [3, 2]
+    again = read_generation(HubDirectory(Path("dir"), {}, written, {}), 10, 32, decoder_only=True)
+    assert again == (decode, special)
+    wrong = HubDirectory(Path("dir"), {"eos_token_id": [2, 10]}, {}, {})
+    with pytest.raises(LabError, match=r"eos_token_id = \[2, 10\] must be one of the tokens"):
+        read_generation(wrong, 10, 32, decoder_only=True)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +152,7 @@ def test_old_directories_keep_generation_settings_in_the_model_config():
         ({"do_sample": True}, "do_sample = true"),
         ({"min_length": 2}, "min_length = 2"),
         ({"forced_eos_token_id": 3}, "forced_eos_token_id = 3"),
-        ({"forced_bos_token_id": 3}, "forced_bos_token_id = 3"),
+        ({"forced_bos_token_id": 10}, "forced_bos_token_id = 10"),
         ({"bad_words_ids": [[1, 2]]}, "bad_words_ids"),
         ({"bad_words_ids": [[10]]}, "banned token 10"),
         ({"early_stopping": "sometimes"}, 'early_stopping = "sometimes"'),

@@ -1,6 +1,7 @@
 """Tasks of an encoder: what they learn on generated data, and what they read."""
 
 import json
+import math
 
 import jax
 import numpy as np
@@ -151,6 +152,13 @@ def test_masked_tokens_and_next_sentences_are_one_loss_of_two_means():
     )
     for a, b in zip(jax.tree.leaves(whole[1]), jax.tree.leaves(parts[1]), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
+    train, held_out = (
+        [t for text in getattr(task.data, split) for t in task.tokenizer.encode(text)]
+        for split in ("train", "validation")
+    )
+    pieces = task.tokenizer.vocab_size - 1  # all but the end token
+    nats = [-math.log((train.count(t) + 1) / (len(train) + pieces)) for t in held_out]
+    assert task.unigram_loss() == pytest.approx(sum(nats) / len(nats), rel=1e-6)
     found = task.predict(params, ["the [MASK] is"], trainer.place)[0]["fills"]
     assert len(found) == 5 and found[0][1] >= found[4][1]
 

@@ -183,6 +183,32 @@ def test_a_word_piece_tokenizer_json_goes_before_vocab_txt_and_may_be_old():
         assert tokenizer.special_ids == {0, 2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("in_json", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "ids"),
+    [  # of "Cat É 中文", as Hugging Face's library (5.24) has them, whatever tokenizer.json says
+        ({"do_lower_case": True}, [6, 8, 11, 12]),
+        ({"do_lower_case": False}, [7, 10, 11, 12]),
+        ({"do_lower_case": True, "strip_accents": False}, [6, 9, 11, 12]),
+        ({"do_lower_case": False, "tokenize_chinese_chars": False}, [7, 10, 11, 13]),
+    ],
+)
+def test_settings_that_conflict_with_tokenizer_json_win(in_json, settings, ids):
+    vocab = {piece: i for i, piece in enumerate([*BERT, "cat", "Cat", *"eéÉ中文", "##文"])}
+    library = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=in_json)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    files = {"tokenizer.json": library.to_str().encode()}
+    say = lambda **values: {"tokenizer_config.json": json.dumps(values).encode()}  # noqa: E731
+    tokenizer = load({**files, **say(**settings)})
+    assert tokenizer.encode("Cat É 中文") == ids
+    assert tokenizer.config.lowercase == settings["do_lower_case"]
+    assert load(tokenizer.to_files()).encode("Cat É 中文") == ids
+    # Where they do not say, or the class is not BERT's, the file itself speaks.
+    for others in ({}, say(tokenizer_class="PreTrainedTokenizerFast", do_lower_case=not in_json)):
+        assert load({**files, **others}).config.lowercase == in_json
+
+
 def test_a_byte_bpe_tokenizer_json_beside_a_vocab_txt_stays_byte_bpe(trained):
     byte_bpe = train(TokenizerConfig(kind="byte_bpe", vocab_size=280), TEXTS)
     assert load({**gpt2(byte_bpe), **bert()}).config.kind == "hf"

@@ -13,7 +13,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.training import runs, sources
 from transformer_lab.training.checkpoint import Checkpoints
 
-VOLATILE = ("examples_per_second", "tokens_per_second")
+VOLATILE = ("examples_per_second", "steps_per_second", "tokens_per_second")
 
 
 def final_state(workdir, config):

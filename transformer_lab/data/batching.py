@@ -94,8 +94,7 @@ class BatchPlan:
 
     def _make(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         rng = np.random.default_rng((self.seed, epoch))
-        count = len(self._buckets)
-        order = rng.permutation(count) if self.shuffle else np.arange(count)
+        order = self._order(epoch, rng)
         batches = []
         for bucket, rows in enumerate(self._rows):
             ids = np.full((self._batches[bucket], rows), -1, np.int64)
@@ -104,6 +103,11 @@ class BatchPlan:
             batches += [(bucket, batch) for batch in ids]
         turns = rng.permutation(len(batches)) if self.shuffle else range(len(batches))
         return [batches[turn] for turn in turns]
+
+    def _order(self, epoch: int, rng: np.random.Generator) -> np.ndarray:
+        """The examples of an epoch, before buckets part them."""
+        count = len(self._buckets)
+        return rng.permutation(count) if self.shuffle else np.arange(count)
 
     def padding_share(self) -> float:
         """Share of an epoch's slots that hold no token, filler rows included."""

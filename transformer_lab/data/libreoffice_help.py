@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformer_lab.data.pairs import Report, Row, fold
@@ -61,6 +62,21 @@ def _page_rows(
             else:
                 rows.append(Row(page, *pair))
     return rows
+
+
+def sections(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Page, heading and text of the English sections of two full sentences or more."""
+    root = _root([folder], "en")
+    for file in sorted(root.rglob("*.html")):
+        heading, body = "", []
+        for name, inside in [*blocks(_text(file)).items(), ("hd_end", "")]:
+            found = sentences(inside)
+            if not name.startswith("hd_"):
+                body += [sentence for sentence in found if _FULL.search(sentence)]
+                continue
+            if heading and len(body) > 1:
+                yield file.relative_to(root).as_posix(), heading, " ".join(body)
+            heading, body = " ".join(found), []
 
 
 def _text(file: Path) -> str:

@@ -30,6 +30,13 @@ def _debian_help(language: str, sha256: str, megabytes: float) -> Package:
     return Package("apt", name, version, sha256, "MPL-2.0", megabytes, _PAGES)
 
 
+def _emoji(artist: str, sha256: str, megabytes: float) -> Package:
+    terms = {"google": "Apache-2.0", "twitter": "CC-BY-4.0"}[artist]
+    licence = f"MIT; its pictures: {terms}"
+    keep = rf"/img/{artist}/64/.*\.png$|^package/LICENSE$"
+    return Package("npm", f"emoji-datasource-{artist}", "16.0.0", sha256, licence, megabytes, keep)
+
+
 _ROWS = (
     Package(
         "pip",
@@ -129,6 +136,26 @@ _ROWS = (
         "BSD; quotations of many authors",
         0.8,
         r"/games/fortunes/[^./]+$|/copyright$",
+    ),
+    Package(
+        "apt",
+        "dataset-fashion-mnist",
+        "0.0~git20200523.55506a9-1",
+        "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+        "MIT",
+        30.9,
+        r"-ubyte\.gz$|/copyright$",
+    ),
+    _emoji("google", "fb5fd131b362aab7a55542d2a147a79708cce0a8b1c1bbacd470172708b5c438", 74.3),
+    _emoji("twitter", "f64a530c63bca463bd8317fdc4615ce63a53a0c65018e4ce2d848aaba7a28877", 61.7),
+    Package(
+        "npm",
+        "emojibase-data",
+        "17.0.0",
+        "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a",
+        "MIT",
+        6.7,
+        r"/(en|fr)/(data|messages)\.json$|^package/LICENSE$",
     ),
     Package(
         "pip",

@@ -20,29 +20,29 @@ Batch = dict[str, np.ndarray]
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-class _RowPlan(BatchPlan):
-    """Batches of one shape; with `prefix`, ids are int64 [rows, 2]: row and a draw below 2^32."""
+class RowPlan(BatchPlan):
+    """Batches of one shape; with `draws`, ids are int64 [rows, 2]: row and a draw below 2^32."""
 
-    def __init__(self, kind: str, filled, length: int, rows: int, seed: int, prefix: bool):
+    def __init__(self, kind: str, filled, length: int, rows: int, seed: int, draws: bool):
         for name, value in (("length", length), ("rows", rows)):
             if value < 1:
                 raise LabError(f"{name} must be at least 1, got {value}")
         super().__init__(filled[:, None], [(length,)], rows * length, seed=seed)
-        self.kind, self.prefix = kind, prefix
+        self.kind, self.draws = kind, draws
 
     def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *draw"]]:
         bucket, ids = super().__getitem__(step)
-        if self.prefix:
+        if self.draws:
             draws = np.random.default_rng((self.seed, step, 2)).integers(2**32, size=len(ids))
             ids = np.stack([ids, draws], axis=1)
         return bucket, ids
 
     def fingerprint(self) -> str:
-        text = f"{self.kind} {self.prefix} {super().fingerprint()}"
+        text = f"{self.kind} {self.draws} {super().fingerprint()}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class StreamPlan(_RowPlan):
+class StreamPlan(RowPlan):
     """Windows of `length` targets out of a stream of `tokens`; ids are window starts.
 
     The stream is a ring: the end token that closes the last document comes before the first. Each
@@ -77,7 +77,7 @@ class Packed:
     segments: Int32[np.ndarray, "rows length"]
 
 
-class PackedPlan(_RowPlan):
+class PackedPlan(RowPlan):
     """The rows of a packed set, in another order each epoch; ids are row numbers, -1 is filler.
 
     `padding_share()` counts the rows' own padding and filler rows.

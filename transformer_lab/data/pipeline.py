@@ -3,10 +3,12 @@
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 
 from transformer_lab.data.batching import BatchPlan
 from transformer_lab.data.buckets import Shape
@@ -21,7 +23,8 @@ class Batches(Iterator[Batch]):
     `load(ids, shape)` makes a batch of example ids, -1 being a filler row; it runs in threads, so
     it may read but not change. For padded token ids it is `partial(fill, fields, pad_id=0)`.
     A batch depends on the plan and the step alone, so the state is one number, kept with the
-    plan's fingerprint. Use as a context manager, or `close()`, to end the threads.
+    plan's fingerprint, and does not depend on `workers`: processes that read, each with a copy of
+    plan and `load`; 0: threads of this one. Use as a context manager, or `close()`, to end them.
     """
 
     def __init__(
@@ -30,27 +33,43 @@ class Batches(Iterator[Batch]):
         load: Callable[[np.ndarray, Shape], Batch],
         start: int = 0,
         repeat: bool = True,
+        workers: int = 0,
     ):
-        self._plan, self._load = plan, load
+        self._plan = plan
         # Grain wraps an index at the length of its source, so a source of one epoch would repeat
         # epoch 0 for ever: the source is the steps themselves.
         self._steps = sys.maxsize if repeat else len(plan)
-        steps = grain.MapDataset.range(self._steps).map(self._read)
-        ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
-        self._iterator = iter(steps.to_iter_dataset(ahead))
+        self._read = partial(_read, plan, load)
+        self._workers, self._closed, self._iterator = workers, False, None
         self._seek(start)
 
-    def _read(self, step: int) -> Batch:
-        bucket, ids = self._plan[step]
-        return self._load(ids, self._plan.shapes[bucket])
-
     def __next__(self) -> Batch:
-        return next(self._iterator)
+        if self._iterator is None:
+            self._iterator = self._open()
+        batch = next(self._iterator)
+        self._place += 1
+        return batch
+
+    def _open(self) -> Iterator[Batch]:
+        """Reads from the present place on; threads and processes start with the first batch."""
+        if self._closed:
+            raise ValueError("the batches were closed")
+        steps = grain.MapDataset.range(self._place, self._steps).map(self._read)
+        ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
+        batches = steps.to_iter_dataset(ahead)
+        if self._workers:
+            if not flags.FLAGS.is_parsed():  # in a notebook or test; Grain reads flags of its own
+                flags.FLAGS.mark_as_parsed()
+            # Shared memory is little in containers, and what is read ahead would be left behind.
+            by_pipe = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+            batches = grain.experimental.WithOptionsIterDataset(batches, by_pipe)
+            options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=4)
+            batches = batches.mp_prefetch(options)
+        return iter(batches)
 
     def get_state(self) -> dict[str, Any]:
         """The step of the next batch and the plan it counts in; plain JSON."""
-        place = self._iterator.get_state()["next_index"]
-        return {"next_index": int(place), "fingerprint": self._plan.fingerprint()}
+        return {"next_index": self._place, "fingerprint": self._plan.fingerprint()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes to a saved place; LabError if it was saved under another plan."""
@@ -67,14 +86,26 @@ class Batches(Iterator[Batch]):
     def _seek(self, step: int) -> None:
         if not 0 <= operator.index(step) <= self._steps:
             raise LabError(f"data step {step} is not within 0 and {self._steps}")
-        self._iterator.set_state({"next_index": int(step)})
+        self._stop()
+        self._place = int(step)
+
+    def _stop(self) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
 
     def close(self) -> None:
-        """Ends the reading threads; no batch can be taken afterwards."""
-        self._iterator.close()
+        """Ends the threads and processes; no batch can be taken afterwards."""
+        self._stop()
+        self._closed = True
 
     def __enter__(self) -> "Batches":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _read(plan: BatchPlan, load: Callable[[np.ndarray, Shape], Batch], step: int) -> Batch:
+    bucket, ids = plan[step]
+    return load(ids, plan.shapes[bucket])

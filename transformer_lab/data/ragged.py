@@ -57,6 +57,10 @@ class Ragged:
         """Tokens of each row."""
         return np.diff(self.offsets)
 
+    def __add__(self, other: "Ragged") -> "Ragged":
+        offsets = np.concatenate([self.offsets, other.offsets[1:] + len(self.values)])
+        return Ragged(np.concatenate([self.values, other.values]), offsets)
+
     def take(self, ids: Int[np.ndarray, "chosen"]) -> "Ragged":
         """The rows `ids`, in that order, copied."""
         lengths = self.lengths()[ids]

@@ -21,12 +21,11 @@ def read(file: Path, text_column: str, pair_column: str, label_column: str) -> l
     Labels are text (see `values`). A text is its own group. Raises LabError that names file and
     line for a missing column, a malformed row or a row without a label.
     """
-    rows = _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
     settings = (("text", text_column), ("pair", pair_column), ("label", label_column))
     items = []
-    for where, row in rows:
+    for where, row in rows(file):
         texts = {
-            role: _cell(row, column, role, where) if column or role == "text" else None
+            role: cell(row, column, role, where) if column or role == "text" else None
             for role, column in settings
         }
         if texts["label"] is not None and not texts["label"].strip():
@@ -35,7 +34,13 @@ def read(file: Path, text_column: str, pair_column: str, label_column: str) -> l
     return items
 
 
-def _cell(row: dict[str, object], column: str, role: str, where: str) -> str:
+def rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Each row of a .csv, .tsv or .jsonl file, and where it stands."""
+    return _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
+
+
+def cell(row: dict[str, object], column: str, role: str, where: str) -> str:
+    """The text in a row's column, which config.data.{role}_column names."""
     if column not in row:
         raise LabError(
             f'{where}: no column "{column}"{nearest(column, row)}; set config.data.{role}_column'

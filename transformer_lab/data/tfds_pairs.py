@@ -35,9 +35,7 @@ def read_splits(
     `folder` is the TFDS data directory, "" for its default. Raises LabError that says how to
     prepare the set when it is not there, or when it has no such fields.
     """
-    if not name:
-        raise LabError('config.data.tfds_name is empty: name a set, as "wmt14_translate/de-en"')
-    sources = _sources(name, folder)
+    sources = prepared(name, folder)
     whole = {s: TfdsPairs(x, fields, range(len(x))) for s, x in sources.items()}
     if not whole.get("train"):
         raise LabError(f"{name} has no training examples: its splits are {', '.join(whole)}")
@@ -58,8 +56,10 @@ def _check_fields(name: str, example: dict[str, Any], fields: tuple[str, str]) -
             raise LabError(f'config.data.languages: {name} has no field "{field}"{valid}')
 
 
-def _sources(name: str, folder: str) -> dict[str, Sequence[Any]]:
-    """Every split of a set that is on disk; nothing is downloaded."""
+def prepared(name: str, folder: str, **options: Any) -> dict[str, Any]:
+    """Every split of a set that is on disk, as `tfds.data_source`; nothing is downloaded."""
+    if not name:
+        raise LabError('config.data.tfds_name is empty: name a set, as "wmt14_translate/de-en"')
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
@@ -67,7 +67,7 @@ def _sources(name: str, folder: str) -> dict[str, Sequence[Any]]:
             'config.data.source = "tfds" needs `pip install tensorflow-datasets`'
         ) from error
     try:
-        return dict(tfds.data_source(name, data_dir=folder or None, download=False))
+        return dict(tfds.data_source(name, data_dir=folder or None, download=False, **options))
     except Exception as error:  # of many kinds, some with pages of text
         raise LabError(
             f"{name} is not prepared for random access: run `tfds build {name} "

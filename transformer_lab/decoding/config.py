@@ -37,6 +37,8 @@ class DecodeConfig:
     top_k: int = 0  # only of the k likeliest tokens; 0: of all
     top_p: float = 1.0  # only of the fewest tokens with that much probability; 0: of one
     stop: tuple[str, ...] = ()  # a continuation ends before the first of these strings
+    end_tokens: tuple[int, ...] = ()  # end a text as well as the tokenizer's own end token
+    first_token: int | None = None  # what every output begins with, at no cost
     force_eos: bool = False  # a text that reaches the limit ends in the end token, at no cost
 
     def __post_init__(self):
@@ -77,8 +79,11 @@ class DecodeConfig:
                 f"decode.max_new_tokens = {self.max_new_tokens} must be at least 1, "
                 "or 0 for what the task says"
             )
-        if any(token < 0 for token in self.banned_tokens):
-            raise LabError(f"decode.banned_tokens = {self.banned_tokens} has a negative id")
+        if self.first_token is not None and self.first_token < 0:
+            raise LabError(f"decode.first_token = {self.first_token} is negative: unset it")
+        for name in ("banned_tokens", "end_tokens"):
+            if any(token < 0 for token in getattr(self, name)):
+                raise LabError(f"decode.{name} = {getattr(self, name)} has a negative id")
 
     def penalties(self, longest: int) -> Float[np.ndarray, "lengths"]:
         """The divisor of the log-probability for each length 0 .. longest; that of 0 is unused."""

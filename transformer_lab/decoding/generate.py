@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, Key
 
 from transformer_lab.decoding.batch import to_host
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.search import beam_search
+from transformer_lab.decoding.search import beam_search, one_end
 from transformer_lab.errors import LabError
 from transformer_lab.ops.sampling import sample
 
@@ -60,7 +60,7 @@ class Generator:
         place: Callable[[Batch], Batch] | None = None,
     ):
         self.model, self.config, self.eos_id = model, config, eos_id
-        for token in (eos_id, *config.banned_tokens):
+        for token in (eos_id, *config.banned_tokens, *config.end_tokens):
             if token >= model.config.vocab_size:
                 size = model.config.vocab_size
                 raise LabError(f"token {token} is outside the model's vocabulary of {size}")
@@ -190,7 +190,7 @@ class Generator:
         else:
             tokens = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
         chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
-        return tokens, chosen - log_norm
+        return one_end(tokens, config, self.eos_id), chosen - log_norm
 
     def _first(self, variables, tokens, segments, keys, wanted, controls, *, length):
         self.compilations += 1  # runs only while tracing

@@ -57,9 +57,10 @@ def greedy(
     def body(state):
         i, cache, last, tokens, lengths, log_probs, done = state
         logits, cache = step(last[:, None], cache)
-        logits, log_norm = _prepare(logits[:, 0], config, eos_id, i + 1 == max_new_tokens)
+        logits, log_norm = _prepare(logits[:, 0], config, eos_id, i, i + 1 == max_new_tokens)
         best = jnp.argmax(logits, axis=-1)
         chosen = jnp.take_along_axis(logits, best[:, None], axis=-1)[:, 0] - log_norm
+        best = one_end(best, config, eos_id)
         last = jnp.where(done, pad_id, best.astype(jnp.int32))
         lengths = lengths + ~done
         log_probs = log_probs + jnp.where(done, 0.0, chosen)
@@ -122,7 +123,8 @@ def beam_search(
         last = jnp.where(state.i == 0, start[:, None], state.tokens[:, :, state.i - 1])
         logits, cache = over_beams(last, state.cache)
         at_limit = state.i + 1 == max_new_tokens
-        scores, parents, ids = _continuations(logits, state.log_probs, config, eos_id, at_limit)
+        scores, parents, ids = _continuations(logits, state, config, eos_id, at_limit)
+        ids = one_end(ids, config, eos_id)
         tokens = jnp.take_along_axis(state.tokens, parents[:, :, None], axis=1)
         tokens = tokens.at[:, :, state.i].set(ids)
         ends = (ids == eos_id) | at_limit
@@ -169,13 +171,22 @@ def _reorder(cache: Cache, parents: Int[Array, "b k"]) -> Cache:
     return {**cache, "layers": jax.tree.map(take, cache["layers"])}
 
 
-def _prepare(logits, config: DecodeConfig, eos_id: int, at_limit):
-    """Logits in which what may not come is impossible, and what to subtract for log-probabilities.
+def one_end(tokens: Int[Array, "*rows"], config: DecodeConfig, eos_id: int) -> Int[Array, "*rows"]:
+    """The tokens with `config.end_tokens` as the end token, the one that all else knows."""
+    if not config.end_tokens:
+        return tokens
+    return jnp.where(jnp.isin(tokens, np.asarray(config.end_tokens)), eos_id, tokens)
+
+
+def _prepare(logits, config: DecodeConfig, eos_id: int, i, at_limit):
+    """The i-th tokens' logits, in which what may not come is impossible, and what to subtract for
+    log-probabilities.
 
     The normaliser is that of the model's own distribution unless `config.renormalize`.
     """
     size = logits.shape[-1]
-    for token in (eos_id, *config.banned_tokens):
+    first = () if config.first_token is None else (config.first_token,)
+    for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
         if token >= size:
             raise LabError(f"token {token} is outside the model's vocabulary of {size}")
     allowed = logits
@@ -183,23 +194,23 @@ def _prepare(logits, config: DecodeConfig, eos_id: int, at_limit):
         banned = np.isin(np.arange(size), config.banned_tokens)
         allowed = jnp.where(banned, IMPOSSIBLE, logits)
     log_norm = jax.nn.logsumexp(allowed if config.renormalize else logits, axis=-1)
-    if config.force_eos:
-        only_end = jnp.where(np.arange(size) == eos_id, 0.0, IMPOSSIBLE)
-        allowed = jnp.where(at_limit, only_end, allowed)
-        log_norm = jnp.where(at_limit, 0.0, log_norm)
+    forced = [(token, i == 0) for token in first] + [(eos_id, at_limit)] * config.force_eos
+    for token, now in forced:
+        alone = jnp.where(np.arange(size) == token, 0.0, IMPOSSIBLE)
+        allowed, log_norm = jnp.where(now, alone, allowed), jnp.where(now, 0.0, log_norm)
     return allowed, log_norm
 
 
-def _continuations(logits, log_probs, config: DecodeConfig, eos_id: int, at_limit):
+def _continuations(logits, state: _Beams, config: DecodeConfig, eos_id: int, at_limit):
     """The 2K best: log-probabilities, beams they come from and tokens, each [B, 2K].
 
     First the best of each beam, then of those: a top-k of K * V is several times as slow.
     """
-    logits, log_norm = _prepare(logits, config, eos_id, at_limit)
+    logits, log_norm = _prepare(logits, config, eos_id, state.i, at_limit)
     most = 2 * config.beam_size
     best, ids = jax.lax.top_k(logits, min(most, logits.shape[-1]))
     per_beam = best.shape[-1]
-    scores = (best - log_norm[..., None] + log_probs[..., None]).reshape(len(best), -1)
+    scores = (best - log_norm[..., None] + state.log_probs[..., None]).reshape(len(best), -1)
     scores, places = jax.lax.top_k(scores, min(most, scores.shape[-1]))
     ids = jnp.take_along_axis(ids.reshape(len(ids), -1), places, axis=1)
     return scores, places // per_beam, ids

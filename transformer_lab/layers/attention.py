@@ -26,9 +26,9 @@ class Attention(nn.Module):
 
     def setup(self):
         cfg = self.config
-        self.query = dense(cfg, cfg.heads * cfg.head_dim, cfg.attention_bias)
-        self.key = dense(cfg, cfg.key_value_heads * cfg.head_dim, cfg.attention_bias)
-        self.value = dense(cfg, cfg.key_value_heads * cfg.head_dim, cfg.attention_bias, "value")
+        bias, keys = cfg.attention_bias and cfg.qkv_bias, cfg.key_value_heads * cfg.head_dim
+        self.query = dense(cfg, cfg.heads * cfg.head_dim, bias, "query")
+        self.key, self.value = dense(cfg, keys, bias), dense(cfg, keys, bias, "value")
         self.out = dense(cfg, cfg.width, cfg.attention_bias, "out")
         if cfg.positions == "transformer_xl":
             shape = (cfg.heads, cfg.head_dim)

@@ -45,6 +45,7 @@ class StackConfig:
     norm_bias: bool = True
     dyt_alpha: float = 0.5  # at the start
     attention_bias: bool = True
+    qkv_bias: bool = True  # False: of attention_bias, query, key and value have none
     feed_forward_bias: bool = True
     scale_attention: bool = True  # by 1 / sqrt(head_dim)
     # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)
@@ -67,6 +68,8 @@ class StackConfig:
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
+    # Of dropping a whole sub-layer for a row: 0 in the first layer, growing to this in the last
+    drop_path: float = 0.0
     adapter_width: int = 0  # of bottleneck adapters (Houlsby 2019); 0: none
     attention_implementation: str = "own"  # own | xla | cudnn; the last two have no weights dropout
     kernel_init: str = "xavier_uniform"
@@ -77,11 +80,11 @@ class StackConfig:
     dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
 
     def __post_init__(self):
-        for name, valid in CHOICES.items():
+        for name, valid in self.choices().items():
             value = getattr(self, name)
             if value not in valid:
                 raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
-        for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
+        for name in ("dropout", "attention_dropout", "feed_forward_dropout", "drop_path"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
         for name in ("layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"):
@@ -108,6 +111,10 @@ class StackConfig:
         if self.attention_dropout and self.attention_implementation != "own":
             raise LabError('model.attention_dropout needs model.attention_implementation = "own"')
 
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The valid values of settings that are names."""
+        return CHOICES
+
     @property
     def key_value_heads(self) -> int:
         return self.heads if self.kv_heads is None else self.kv_heads
@@ -127,6 +134,8 @@ class StackConfig:
         gain = 1.0
         if self.depth_scaled_init and role in ("out", "down"):
             gain *= (2 * self.layers) ** -0.5
+        if role == "query" and not self.scale_attention:
+            gain *= self.head_dim**-0.5  # scores begin as if they were scaled (Raffel 2020)
         if self.norm_place == "deep" and role in ("value", "out", "gate", "up", "down"):
             gain *= (8 * self.layers) ** -0.25  # beta
         return gain

@@ -13,7 +13,7 @@ from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places, ScoreBias
 from transformer_lab.ops.attention import visible
-from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.dropout import drop_path, dropout
 
 Mask = Bool[Array, "#b #n #t s"]
 MemoryMask = Bool[Array, "#b #n #t m"]
@@ -59,15 +59,17 @@ class Block(nn.Module):
         places: Places | None = None,
         bias: Bias | None = None,
         added: Float[Array, "#b t d"] | None = None,
+        drop_rate: float | Float[Array, ""] = 0.0,
     ) -> Float[Array, "b t d"]:
-        """All positions at once; `added` are position vectors."""
+        """All positions at once; `added` are position vectors, `drop_rate` is that of drop path."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
         attention = lambda h: self.attention(h, None, mask, keys[0], places, bias)  # noqa: E731
         cross = None
         if self.cross:
             key_value = self.cross_attention.keys_and_values(memory)
             cross = lambda h: self.cross_attention(h, key_value, memory_mask, keys[1])  # noqa: E731
-        return self._compose(x if added is None else x + added, attention, cross, keys[2:])
+        x = x if added is None else x + added
+        return self._compose(x, attention, cross, keys[2:], drop_rate)
 
     def step(
         self,
@@ -95,33 +97,40 @@ class Block(nn.Module):
         x = self._compose(x if added is None else x + added, attention, cross, (None,) * 4)
         return x, written[0]
 
-    def _compose(self, x, self_attention, cross_attention, keys):
+    def _compose(self, x, self_attention, cross_attention, keys, drop_rate=0.0):
         cfg = self.config
-        drop = lambda h, key: dropout(h, cfg.dropout, key)  # noqa: E731
         feed_forward = lambda h: self.feed_forward(h, keys[3])  # noqa: E731
         if cfg.adapter_width:
             self_attention = _then(self_attention, self.attention_adapter)
             feed_forward = _then(feed_forward, self.feed_forward_adapter)
             if cross_attention is not None:
                 cross_attention = _then(cross_attention, self.cross_attention_adapter)
+
+        def dropped(sublayer, key):
+            whole = _then(sublayer, lambda h: dropout(h, cfg.dropout, key))
+            return _then(whole, lambda h: drop_path(h, drop_rate, key)) if cfg.drop_path else whole
+
+        self_attention = dropped(self_attention, keys[0])
+        feed_forward = dropped(feed_forward, keys[2])
         if cfg.block != "serial":
             h = self.attention_norm(x)
             g = h if cfg.block == "parallel" else self.feed_forward_norm(x)
-            x = x + drop(self_attention(h), keys[0]) + drop(feed_forward(g), keys[2])
-            if cross_attention is None:
-                return x
-            return self._residual(x, cross_attention, self.cross_attention_norm, keys[1])
-        x = self._residual(x, self_attention, self.attention_norm, keys[0])
+            x = x + self_attention(h) + feed_forward(g)
+        else:
+            x = self._residual(x, self_attention, self.attention_norm)
         if cross_attention is not None:
-            x = self._residual(x, cross_attention, self.cross_attention_norm, keys[1])
-        return self._residual(x, feed_forward, self.feed_forward_norm, keys[2])
+            cross_attention = dropped(cross_attention, keys[1])
+            x = self._residual(x, cross_attention, self.cross_attention_norm)
+        if cfg.block != "serial":
+            return x
+        return self._residual(x, feed_forward, self.feed_forward_norm)
 
-    def _residual(self, x, sublayer, norm_layer, key):
+    def _residual(self, x, sublayer, norm_layer):
         cfg = self.config
         if cfg.norm_place == "pre":
-            return x + dropout(sublayer(norm_layer(x)), cfg.dropout, key)
+            return x + sublayer(norm_layer(x))
         scaled = x * cfg.residual_scale if cfg.norm_place == "deep" else x
-        return norm_layer(scaled + dropout(sublayer(x), cfg.dropout, key))
+        return norm_layer(scaled + sublayer(x))
 
 
 def _then(sublayer, adapter):
@@ -175,7 +184,7 @@ class Stack(nn.Module):
         else:
             for i, layer in enumerate(self.layer):
                 key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-                x = layer(x, *arguments, key, places, bias, added)
+                x = layer(x, *arguments, key, places, bias, added, self._drop_rate(i))
         return self._finish(x)
 
     def _scan(self, x, arguments, dropout_key, position_arguments):
@@ -187,10 +196,14 @@ class Stack(nn.Module):
         def body(x, layer):
             variables, i = layer
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-            return block.apply({"params": variables}, x, *arguments, key, *position_arguments), None
+            more = *arguments, key, *position_arguments, self._drop_rate(i)
+            return block.apply({"params": variables}, x, *more), None
 
         body = jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
         return jax.lax.scan(body, x, (stacked, jnp.arange(self.layers)))[0]
+
+    def _drop_rate(self, layer):
+        return self.config.drop_path * layer / max(self.layers - 1, 1)
 
     def _places(self, length: int, index: int | Int[Array, ""] = 0) -> Places:
         positions = index + jnp.arange(length)

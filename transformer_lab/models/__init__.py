@@ -11,9 +11,15 @@ import jax
 from transformer_lab.errors import LabError, nearest
 
 MODELS = {
+    "cnn": "transformer_lab.models.cnn",
     "decoder": "transformer_lab.models.decoder",
     "encoder": "transformer_lab.models.encoder",
     "encoder_decoder": "transformer_lab.models.encoder_decoder",
+    "two_towers": "transformer_lab.models.two_towers",
+    "vision": "transformer_lab.models.vision",
+    "recurrent": "transformer_lab.models.recurrent",
+    "recurrent_seq2seq": "transformer_lab.models.recurrent_seq2seq",
+    "word_vectors": "transformer_lab.models.word_vectors",
 }
 
 

@@ -12,15 +12,23 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.models import parameter_shapes
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.ops.activations import GATED
+from transformer_lab.ops.losses import STATISTICS
+
+STACKS = {"decoder": "decoder", "encoder": "encoder", "vision": "encoder"}  # of equal layers
 
 
 def parameter_groups(kind: str, config: Any) -> dict[str, int]:
-    """Parameters by the tree's top-level names; of a decoder's equal layers one is traced."""
-    if kind != "decoder":
-        return {name: _numbers(tree) for name, tree in parameter_shapes(kind, config).items()}
-    shapes = parameter_shapes(kind, replace(config, layers=1))
-    groups = {name: _numbers(tree) for name, tree in shapes.items()}
-    groups["decoder"] += (config.layers - 1) * _numbers(shapes["decoder"]["layer_0"])
+    """Parameters by the tree's top-level names; of a stack's equal layers one is traced."""
+    layers, one = {}, config
+    if kind in STACKS:
+        layers, one = {STACKS[kind]: config.layers}, replace(config, layers=1)
+    elif kind == "encoder_decoder":
+        layers = {"encoder": config.layers, "decoder": config.decoder.layers}
+        one = replace(config, layers=1, decoder_layers=1)
+    shapes = parameter_shapes(kind, one)
+    groups = {name: _numbers(tree) for name, tree in shapes.items() if name != STATISTICS}
+    for stack, count in layers.items():
+        groups[stack] += (count - 1) * _numbers(shapes[stack]["layer_0"])
     return groups
 
 

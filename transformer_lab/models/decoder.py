@@ -98,11 +98,14 @@ class Decoder(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b t"] | None = None,
         prefix: Bool[Array, "b t"] | None = None,
+        seen: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """The stack's output, before the head."""
+        """The stack's output, before the head; nothing attends to tokens that are not `seen`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x, added = self._embed(tokens, positions_within(segments, tokens.shape[1]), keys[0])
         mask = None if segments is None else same_segment(segments)
+        if seen is not None:
+            mask = seen[:, None, None] if mask is None else mask & seen[:, None, None]
         return self.decoder(x, mask, dropout_key=keys[1], prefix=prefix, added=added)
 
     def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:

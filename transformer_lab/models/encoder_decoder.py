@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani 2017)."""
+"""The encoder-decoder Transformer (Vaswani 2017); BART and T5 are settings of it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError
-from transformer_lab.layers.basic import Embedding
+from transformer_lab.layers.basic import Embedding, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
@@ -25,9 +25,11 @@ class EncoderDecoderConfig(StackConfig):
     vocab_size: int | None = None  # None: the tokenizer's
     source_vocab_size: int | None = None  # None: one vocabulary for both languages
     embedding_scale: bool = True  # embeddings times sqrt(width)
+    embedding_norm: bool = False  # BART
     tie_source_target: bool = True  # one embedding for both languages
     tie_head: bool = True  # the output head is the target embedding
     head_bias: bool = False
+    scale_output: bool = False  # states by width^-1/2 before the head: T5, where that is tied
     decoder_layers: int | None = None
     decoder_heads: int | None = None
     decoder_kv_heads: int | None = None
@@ -73,6 +75,8 @@ class EncoderDecoder(nn.Module):
         if cfg.head_bias:
             self.head_bias = self.param("head_bias", nn.initializers.zeros, (cfg.vocab_size,))
         self.source_positions, self.target_positions = PositionVectors(cfg), PositionVectors(cfg)
+        if cfg.embedding_norm:
+            self.source_norm, self.target_norm = norm(cfg), norm(cfg)
         self.encoder = Stack(cfg, cfg.layers)
         self.decoder = Stack(cfg.decoder, cfg.decoder.layers, causal=True, cross=True)
 
@@ -95,11 +99,8 @@ class EncoderDecoder(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
     ) -> Float[Array, "b s d"]:
         """The encoder's states; the mask is True at real tokens."""
-        embedding = (
-            self.target_embedding if self.config.tie_source_target else self.source_embedding
-        )
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        x = self._embed(source, embedding, "source_positions", 0, keys[0])
+        x = self._embed(source, "source", 0, keys[0])
         return self.encoder(x, source_mask[:, None, None, :], dropout_key=keys[1])
 
     def decode(
@@ -111,16 +112,19 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Array, "b t d"]:
         """The decoder's states for all target positions at once."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        x = self._embed(target, self.target_embedding, "target_positions", 0, keys[0])
+        x = self._embed(target, "target", 0, keys[0])
         return self.decoder(
             x, memory=memory, memory_mask=memory_mask[:, None, None, :], dropout_key=keys[1]
         )
 
     def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         """Output scores in float32."""
-        head = self.target_embedding if self.config.tie_head else self.head
+        cfg = self.config
+        head = self.target_embedding if cfg.tie_head else self.head
+        if cfg.scale_output:
+            states = states * jnp.asarray(cfg.width**-0.5, states.dtype)
         out = head.logits(states)
-        return out + self.head_bias if self.config.head_bias else out
+        return out + self.head_bias if cfg.head_bias else out
 
     def init_cache(
         self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
@@ -147,23 +151,26 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
         """Logits after each of the next t target tokens, and the cache that holds them."""
         index = cache["index"]
-        x = self._embed(tokens, self.target_embedding, "target_positions", index, None)
+        x = self._embed(tokens, "target", index, None)
         memory = cache["memory"]
         x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], memory["mask"])
         cache = {"index": index + tokens.shape[1], "layers": layers, "memory": memory}
         return self.logits(x), cache
 
-    def _embed(self, ids, embedding, table, start, key):
+    def _embed(self, ids, side, start, key):
         cfg = self.config
         if ids.shape[1] > cfg.max_length:
             raise LabError(
                 f"a sequence of {ids.shape[1]} tokens exceeds model.max_length = {cfg.max_length}"
             )
-        x = embedding(ids)
+        table = "target" if cfg.tie_source_target else side
+        x = getattr(self, f"{table}_embedding")(ids)
         if cfg.embedding_scale:
             x = x * jnp.asarray(cfg.width**0.5, x.dtype)
-        vectors = getattr(self, table)(start + jnp.arange(ids.shape[1]))
+        vectors = getattr(self, f"{side}_positions")(start + jnp.arange(ids.shape[1]))
         x = x if vectors is None else x + vectors
+        if cfg.embedding_norm:
+            x = getattr(self, f"{side}_norm")(x)
         return dropout(x, cfg.dropout, key)
 
 

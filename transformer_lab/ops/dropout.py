@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 _STEPS = 1 << 16
+_PATH = 0xD209  # folded into keys: the draws of paths are none of the elements'
 
 
 def dropout(
@@ -26,3 +27,15 @@ def dropout(
     halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*front, -1)[..., :last]
     scale = _STEPS / (_STEPS - threshold)
     return jnp.where(halves >= threshold, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+
+
+def drop_path(
+    x: Float[Array, "b *shape"], rate: float | Float[Array, ""], key: Key[Array, ""] | None
+) -> Float[Array, "b *shape"]:
+    """x without a share `rate` of its rows, the others scaled up (Huang 2016); x itself without
+    key."""
+    if key is None:
+        return x
+    shape = (len(x), *(1,) * (x.ndim - 1))
+    kept = jax.random.bernoulli(jax.random.fold_in(key, _PATH), 1.0 - rate, shape)
+    return jnp.where(kept, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))

@@ -1,10 +1,16 @@
 """Losses and metrics as (sum, weight) pairs: nothing is divided before the last moment."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 Pair = tuple[Float[Array, ""], Float[Array, ""]]  # (sum, weight)
+# BatchNorm's running statistics: a top key of the parameters, trained by no gradient, and beside a
+# training loss's pairs the new ones, (tree * weight, weight).
+STATISTICS = "batch_stats"
+Sums = dict[str, Pair | tuple[dict[str, Any], Float[Array, ""]]]
 
 
 def cross_entropy(
@@ -46,7 +52,7 @@ def token_metrics(
     return metrics
 
 
-def add_pairs(a: dict[str, Pair], b: dict[str, Pair]) -> dict[str, Pair]:
+def add_pairs(a: Sums, b: Sums) -> Sums:
     """Elementwise sum of two metric dictionaries with the same names."""
     return jax.tree.map(jnp.add, a, b)
 

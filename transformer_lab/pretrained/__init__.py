@@ -4,7 +4,8 @@ A family is a module of this package, keyed by the `model_type` of its config.js
 (of `transformer_lab.models`), `reading(settings, tensors)` and `writing(config)`, which return the
 other side's config and the name map; `shapes(config)`, of the parameters by path; and for checks
 `INPUTS`, `outputs(config, params, inputs)` and `generate(config, params, inputs, decode, special)`.
-Encoders alone generate nothing; they have `PAD`, and `writing` asks for the padding token too.
+Encoders and image models generate nothing; they have `PAD`, and `writing` asks for the padding
+token too.
 """
 
 import importlib
@@ -30,17 +31,26 @@ from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params
 
 FAMILIES = {
+    "bart": "transformer_lab.pretrained.bart",
     "bert": "transformer_lab.pretrained.bert",
     "bloom": "transformer_lab.pretrained.bloom",
+    "clip": "transformer_lab.pretrained.clip",
+    "deit": "transformer_lab.pretrained.deit",
     "distilbert": "transformer_lab.pretrained.distilbert",
     "gpt2": "transformer_lab.pretrained.gpt2",
     "gpt_neox": "transformer_lab.pretrained.gpt_neox",
     "llama": "transformer_lab.pretrained.llama",
     "marian": "transformer_lab.pretrained.marian",
     "mistral": "transformer_lab.pretrained.mistral",
+    "mt5": "transformer_lab.pretrained.t5",
     "opt": "transformer_lab.pretrained.opt",
     "roberta": "transformer_lab.pretrained.roberta",
+    "siglip": "transformer_lab.pretrained.siglip",
+    "t5": "transformer_lab.pretrained.t5",
+    "vit": "transformer_lab.pretrained.vit",
 }
+
+SILENT = ("encoder", "vision", "two_towers")  # kinds that generate nothing
 
 
 @dataclass(frozen=True)
@@ -73,8 +83,9 @@ def load(directory: str | Path) -> Pretrained:
     settings = Settings(found.config, str(found.path / CONFIG))
     config, names = module.reading(settings, found.tensors)
     params = import_params(names, found.tensors, module.shapes(config), str(found.path))
-    if module.KIND == "encoder":
-        labels = label_names(found.config) if config.head in LABELLED else ()
+    if module.KIND in SILENT:
+        head = getattr(config, "head", "none")
+        labels = label_names(found.config) if head in LABELLED else ()
         special = special_ids(found.config, module.PAD)
         return Pretrained(model_type, module.KIND, config, params, None, special, tuple(labels))
     alone = module.KIND == "decoder"
@@ -93,21 +104,25 @@ def export(
 ) -> None:
     """Write a directory that `load` and Hugging Face's own classes read; never over another."""
     module = family(model_type)
-    encoder = module.KIND == "encoder"
-    values, names = module.writing(config, special.pad) if encoder else module.writing(config)
+    silent = module.KIND in SILENT
+    values, names = module.writing(config, special.pad) if silent else module.writing(config)
     values |= label_settings(labels) if labels else {}
     tensors = export_params(names, params, module.shapes(config))
     alone = module.KIND != "encoder_decoder"
-    generation = None if encoder else write_generation(special, decode, config.max_length, alone)
-    # The special tokens stand in both: a model's own computation uses the padding's.
-    values |= write_generation(special, None, config.max_length, alone)
+    generation = None if silent else write_generation(special, decode, config.max_length, alone)
+    if module.KIND not in ("vision", "two_towers"):
+        # The special tokens stand in both: a model's own computation uses the padding's.
+        values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
 
 
 def describe(model: Pretrained) -> str:
     """One line about what was read."""
     count = sum(value.size for value in flatten_dict(model.params).values())
-    shown = f"{model.model_type}: {count:,} parameters, up to {model.config.max_length} tokens"
+    reads = f"up to {model.config.max_length} tokens"
+    if model.kind == "vision":
+        reads = f"images of {'x'.join(map(str, model.config.image_size))}"
+    shown = f"{model.model_type}: {count:,} parameters, {reads}"
     if model.decode is None:
         return f"{shown}, head {model.config.head}"
     search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"

@@ -99,7 +99,8 @@ def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.
     )
     special = model.special
     if "prompt" in inputs:
-        decode, special = replace(decode, force_eos=False), replace(special, eos=NO_TOKEN)
+        decode = replace(decode, force_eos=False, end_tokens=())
+        special = replace(special, eos=NO_TOKEN)
     module = family(model.model_type)
     return module.generate(model.config, model.params, inputs, decode, special)[0]
 

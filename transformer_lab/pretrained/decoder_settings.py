@@ -39,7 +39,7 @@ FIXED = {
 }
 # Settings of ours that training and the machine read, and no number in evaluation depends on.
 IMMATERIAL = words("""
-    attention_dropout attention_implementation depth_scaled_init dropout dtype dyt_alpha
+    attention_dropout attention_implementation depth_scaled_init drop_path dropout dtype dyt_alpha
     feed_forward_dropout init_std kernel_init relative_buckets relative_max_distance remat
     scan_layers vocab_multiple
 """)

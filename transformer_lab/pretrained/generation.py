@@ -15,8 +15,8 @@ EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs
 DEFAULT_NEW_TOKENS = 20
 
 UNDERSTOOD = words("""
-    bad_words_ids early_stopping forced_eos_token_id length_penalty max_length max_new_tokens
-    num_beams num_return_sequences renormalize_logits suppress_tokens
+    bad_words_ids early_stopping forced_bos_token_id forced_eos_token_id length_penalty max_length
+    max_new_tokens num_beams num_return_sequences renormalize_logits suppress_tokens
 """)
 
 # They choose no token: what is returned and cached, what only sampling or a draft model reads.
@@ -42,7 +42,6 @@ NEUTRAL = {
     "exponential_decay_length_penalty": UNSET,
     "force_bos_token_to_be_generated": (False,),
     "force_words_ids": UNSET,
-    "forced_bos_token_id": UNSET,
     "guidance_scale": (1.0,),
     "max_time": UNSET,
     "min_length": (0,),
@@ -91,7 +90,7 @@ def read_generation(
     settings.ignore(IRRELEVANT)
     settings.ignore(["do_sample"] if decoder_only else [])
     settings.fix({key: valid for key, valid in NEUTRAL.items() if key in settings.left})
-    special = _special_ids(settings, directory.config, vocab_size, decoder_only)
+    special, ends = _special_ids(settings, directory.config, vocab_size, decoder_only)
     decode = DecodeConfig(
         beam_size=settings.integer("num_beams", 1),
         n_best=settings.integer("num_return_sequences", 1),
@@ -101,6 +100,8 @@ def read_generation(
         max_new_tokens=_new_tokens(settings, max_length),
         banned_tokens=_banned_tokens(settings, special.eos, vocab_size),
         renormalize=settings.flag("renormalize_logits", False),
+        end_tokens=ends,
+        first_token=_first_token(settings, vocab_size, decoder_only),
         force_eos=_force_eos(settings, special.eos),
     )
     settings.finish()
@@ -109,17 +110,21 @@ def read_generation(
 
 def _special_ids(
     settings: Settings, config: dict[str, Any], vocab_size: int, decoder_only: bool
-) -> SpecialIds:
+) -> tuple[SpecialIds, tuple[int, ...]]:
     """Those of the generation settings, else of the model's; padding may be missing.
 
-    A decoder alone never makes a token that is not in its vocabulary: it goes without it.
+    A decoder alone never makes a token that is not in its vocabulary: it goes without it. It may
+    have several end tokens, as chat models do: the first is special, all of them are the others.
     """
     keys = DECODER_SPECIAL if decoder_only else SPECIAL
-    found = {}
+    found, ends = {}, ()
     for name in ("eos", "start", "pad"):
         value = settings.raw(keys[name], config.get(keys[name]))
         if name == "pad" and value is None:
             value = found["eos"]
+        several = decoder_only and name == "eos" and isinstance(value, list) and len(value) > 1
+        if several and all(type(v) is int and 0 <= v < vocab_size for v in value):
+            value, ends = value[:1], tuple(value)
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
         known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
         if not known and not (decoder_only and (value is None or isinstance(value, int))):
@@ -128,7 +133,7 @@ def _special_ids(
                 f"0..{vocab_size - 1}"
             )
         found[name] = value if known else NO_TOKEN
-    return SpecialIds(**found)
+    return SpecialIds(**found), ends
 
 
 def _new_tokens(settings: Settings, max_length: int) -> int:
@@ -159,6 +164,13 @@ def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, 
                 f"{settings.file}: the banned token {token} is not one of 0..{vocab_size - 1}"
             )
     return tuple(sorted(set(banned)))
+
+
+def _first_token(settings: Settings, vocab_size: int, decoder_only: bool) -> int | None:
+    token = settings.integer("forced_bos_token_id", None, least=0)
+    if token is not None and (decoder_only or token >= vocab_size):
+        raise settings.error("forced_bos_token_id", "only a token of an encoder-decoder is")
+    return token
 
 
 def _force_eos(settings: Settings, eos: int) -> bool:
@@ -201,6 +213,10 @@ def write_generation(
         values["max_new_tokens"] = decode.max_new_tokens
     if decode.banned_tokens:
         values["bad_words_ids"] = [[token] for token in decode.banned_tokens]
+    if decode.end_tokens:
+        values["eos_token_id"] = list(dict.fromkeys([special.eos, *decode.end_tokens]))
+    if decode.first_token is not None:
+        values["forced_bos_token_id"] = decode.first_token
     if decode.force_eos:
         values["forced_eos_token_id"] = special.eos
     return values

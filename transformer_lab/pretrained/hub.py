@@ -120,7 +120,7 @@ def write_directory(
     taken = [name for name in (CONFIG, GENERATION, WEIGHTS, INDEX) if (path / name).exists()]
     if taken:
         raise LabError(f"{path}: holds {taken[0]} already; choose another directory")
-    contiguous = {name: np.ascontiguousarray(value) for name, value in sorted(tensors.items())}
+    contiguous = {name: np.asarray(value, order="C") for name, value in sorted(tensors.items())}
     try:
         path.mkdir(parents=True, exist_ok=True)
         # Other readers ask for this mark before they open the file.

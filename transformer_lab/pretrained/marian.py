@@ -9,9 +9,19 @@ import numpy as np
 from transformer_lab.errors import LabError
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.ops.positions import sinusoids
+from transformer_lab.pretrained.encoder_decoder_settings import differ, read_sizes, write_sizes
 from transformer_lab.pretrained.generation import GENERATION_KEYS
 from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
-from transformer_lab.pretrained.names import ROW, NameMap, Rule, agrees, dense, norm
+from transformer_lab.pretrained.names import (
+    ROW,
+    SAME,
+    NameMap,
+    Rule,
+    Transform,
+    agrees,
+    dense,
+    norm,
+)
 from transformer_lab.pretrained.running import INPUTS, generate, outputs, shapes
 
 # What the registry asks of a family.
@@ -57,6 +67,8 @@ REQUIRED = {
     "feed_forward_bias": True,
     "scale_attention": True,
     "block": "serial",
+    "embedding_norm": False,
+    "scale_output": False,
 }
 POSITIONS = {  # of our model: where a file may have the table
     "source_positions/embedding": "model.encoder.embed_positions.weight",
@@ -84,8 +96,8 @@ def reading(
             "decoder_vocab_size", f"shared embeddings need that of vocab_size = {source_vocab}"
         )
     # Shared tables without tying are separate parameters for recent readers, if the file has them.
-    split = shared and not tied_head and _differ(tensors, SHARED, SOURCE, TARGET)
-    sizes = _sizes(settings)
+    split = shared and not tied_head and differ(tensors, SHARED, SOURCE, TARGET)
+    sizes = read_sizes(settings)
     max_length = settings.integer("max_position_embeddings", 1024)
     config = EncoderDecoderConfig(
         **REQUIRED,
@@ -105,12 +117,7 @@ def reading(
         init_std=settings.number("init_std", 0.02),
     )
     settings.finish()
-    return config, _names(config, unused=frozenset([SHARED]) if split else frozenset())
-
-
-def _differ(tensors: Mapping[str, np.ndarray], *names: str) -> bool:
-    found = [tensors[name] for name in names if name in tensors]
-    return any(not np.array_equal(found[0], other) for other in found[1:])
+    return config, names_of(config, unused=frozenset([SHARED]) if split else frozenset())
 
 
 def _positions(tensors: Mapping[str, np.ndarray], length: int, width: int) -> str:
@@ -123,35 +130,6 @@ def _positions(tensors: Mapping[str, np.ndarray], length: int, width: int) -> st
 
 def _sinusoids(length: int, width: int) -> np.ndarray:
     return np.asarray(sinusoids(jnp.arange(length), width, halves=True))
-
-
-def _sizes(settings: Settings) -> dict[str, int]:
-    """Width, and layers, heads and feed-forward of both stacks."""
-    width = _alias(settings, "d_model", "hidden_size", 1024)
-    sizes = {"width": width}
-    for stack, prefix in (("encoder", ""), ("decoder", "decoder_")):
-        encoder = stack == "encoder"
-        name = f"{stack}_attention_heads"
-        heads = _alias(settings, name, "num_attention_heads" if encoder else None, 16)
-        if width % heads:
-            raise settings.error(name, f"d_model = {width} is not a multiple of it")
-        layers = _alias(settings, f"{stack}_layers", "num_hidden_layers" if encoder else None, 12)
-        sizes |= {
-            f"{prefix}layers": layers,
-            f"{prefix}heads": heads,
-            f"{prefix}head_dim": width // heads,
-            f"{prefix}feed_forward_width": settings.integer(f"{stack}_ffn_dim", 4096),
-        }
-    return sizes
-
-
-def _alias(settings: Settings, name: str, alias: str | None, default: int) -> int:
-    """Their general name may stand for Marian's own, or beside it with the same value."""
-    general = settings.integer(alias, None) if alias else None
-    value = settings.integer(name, general or default)
-    if general not in (None, value):
-        raise settings.error(alias, f"{name} = {value} says otherwise")
-    return value
 
 
 def writing(config: EncoderDecoderConfig) -> tuple[dict[str, Any], NameMap]:
@@ -175,7 +153,6 @@ def writing(config: EncoderDecoderConfig) -> tuple[dict[str, Any], NameMap]:
         "architectures": ["MarianMTModel"],
         "dtype": "float32",
         "is_encoder_decoder": True,
-        "d_model": config.width,
         "vocab_size": config.source_vocab_size or config.vocab_size,
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.tie_source_target,
@@ -188,20 +165,16 @@ def writing(config: EncoderDecoderConfig) -> tuple[dict[str, Any], NameMap]:
         "activation_dropout": config.feed_forward_dropout,
         "init_std": config.init_std,
     }
-    for side, stack in (("encoder", config), ("decoder", config.decoder)):
-        if stack.key_value_heads != stack.heads or stack.heads * stack.head_dim != stack.width:
-            raise LabError(
-                f"the {side}'s {stack.heads} heads of {stack.head_dim} with {stack.key_value_heads}"
-                f" for keys and values have no place in a Marian model of width {stack.width}"
-            )
-        hf[f"{side}_layers"] = stack.layers
-        hf[f"{side}_attention_heads"] = stack.heads
-        hf[f"{side}_ffn_dim"] = stack.feed_forward_width
-    return hf, _names(config)
+    return hf | write_sizes(config, "Marian"), names_of(config)
 
 
-def _names(config: EncoderDecoderConfig, unused: frozenset[str] = frozenset()) -> NameMap:
-    """The table; the readers' names of the embeddings depend on what is tied."""
+def names_of(
+    config: EncoderDecoderConfig, unused: frozenset[str] = frozenset(), learned: Transform = SAME
+) -> NameMap:
+    """The table; the readers' names of the embeddings depend on what is tied.
+
+    `learned` lays tables of learned positions out as theirs are.
+    """
     shared, tied_head = config.tie_source_target, config.tie_head
     target = SHARED if shared else TARGET
     rules = [Rule("target_embedding/embedding", target), *_layers("encoder"), *_layers("decoder")]
@@ -220,7 +193,7 @@ def _names(config: EncoderDecoderConfig, unused: frozenset[str] = frozenset()) -
     written = frozenset(copies) if shared and not tied_head else frozenset()
     derived = {}
     if config.positions == "learned":
-        rules += [Rule(ours, theirs) for ours, theirs in POSITIONS.items()]
+        rules += [Rule(ours, theirs, learned) for ours, theirs in POSITIONS.items()]
     else:
         formula = lambda: _sinusoids(config.max_length, config.width)  # noqa: E731
         derived = dict.fromkeys(POSITIONS.values(), formula)

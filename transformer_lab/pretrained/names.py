@@ -122,7 +122,7 @@ def import_params(
         lists = (f"{kind}: {', '.join(found)}" for kind, found in faults.items() if found)
         raise LabError(f"{source}: {'; '.join(lists)}")
     flat = {
-        path: np.ascontiguousarray(value, dtype=np.float32)
+        path: np.asarray(value, np.float32, order="C")
         for name, (paths, transform) in table.items()
         for path, value in zip(paths, transform.to_ours(tensors[name]), strict=True)
     }

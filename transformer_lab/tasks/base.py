@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer_lab.errors import LabError
-from transformer_lab.ops.losses import Pair
+from transformer_lab.ops.losses import STATISTICS, Pair, Sums
 
 Batch = dict[str, Array]
 HostBatch = dict[str, np.ndarray]
@@ -36,6 +36,22 @@ class TrainingBatches(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Joint:
+    """A `loss` that compares all rows of a batch with each other.
+
+    Micro-batches then change nothing but the memory: the vectors of all are computed first
+    (`embed`: one row an example), then the loss, and each is differentiated by its vectors' own
+    gradient (Gao 2021, section 3).
+    """
+
+    embed: Callable[[Params, Batch, Key[Array, ""]], dict[str, Array]]
+    compare: Callable[[Params, dict[str, Array], Batch], dict[str, Pair]]
+
+    def __call__(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]):
+        return self.compare(params, self.embed(params, batch, dropout_key), batch)
+
+
 @runtime_checkable
 class Task(Protocol):
     """An objective on a model and its data."""
@@ -43,8 +59,9 @@ class Task(Protocol):
     def init(self, key: Key[Array, ""]) -> Params:
         """Initial parameters."""
 
-    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> dict[str, Pair]:
-        """Training sums; "loss" is what the optimizer lowers. Weights depend on the batch only."""
+    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> Sums:
+        """Training sums; "loss" is what the optimizer lowers. Weights depend on the batch only.
+        Under `batch_stats` may be a model's new running statistics. May be a `Joint`."""
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Evaluation sums, without dropout. "loss" is in nats."""
@@ -83,6 +100,11 @@ def table_size(size: int | None, pieces: int) -> int:
     return size or pieces
 
 
+def learned(params: Params) -> Params:
+    """Those that gradients train: all but running statistics."""
+    return {name: tree for name, tree in params.items() if name != STATISTICS}
+
+
 def count_parameters(params: Params) -> int:
-    """Numbers in a tree of arrays or shapes."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    """Numbers in a tree of arrays or shapes, running statistics aside."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learned(params)))

@@ -11,7 +11,7 @@ import numpy as np
 from transformer_lab import text
 from transformer_lab.data import labelled
 from transformer_lab.data.batching import BatchConfig
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
@@ -25,6 +25,7 @@ class ClassificationConfig:
 
     regression: bool = False  # labels are numbers, the loss is the squared error
     label_smoothing: float = 0.0
+    positive_label: str = ""  # F1 is that of this class; "": the mean over all (macro)
     samples: int = 8  # texts shown at the end with what the model makes of them
 
 
@@ -39,11 +40,14 @@ SECTIONS = {
 class Classification(Reading):
     """A batch also holds `label` [rows]: int32, or float32 for a regression."""
 
-    HEAD, CONFIG_LABELS = "classes", True
+    HEAD, CONFIG_LABELS, KINDS = "classes", True, ("encoder", "recurrent")
 
     @cached_property
     def labels(self) -> list[str]:
-        return [] if self.config.regression else super().labels
+        found = [] if self.config.regression else super().labels
+        if self.config.positive_label:
+            check_positive(self.config.positive_label, found)
+        return found
 
     def train_texts(self) -> Iterator[str]:
         for row in self.data.train:
@@ -104,7 +108,12 @@ class Classification(Reading):
             names = [f"{g:.3g}" for g in guess], [f"{g:.3g}" for g in gold]
         else:
             guess = logits.argmax(axis=-1).tolist()
-            values = {"f1": scores.f1(gold, guess), "matthews": scores.matthews(gold, guess)}
+            label = self.config.positive_label
+            positive = self.labels.index(label) if label else None
+            values = {
+                "f1": scores.f1(gold, guess, positive),
+                "matthews": scores.matthews(gold, guess),
+            }
             names = [self.labels[g] for g in guess], [self.labels[g] for g in gold]
         rows = getattr(self.data, split)[: self.config.samples if final else 0]
         samples = [
@@ -133,6 +142,13 @@ class Classification(Reading):
                  "probabilities": shares}
             )  # fmt: skip
         return found
+
+
+def check_positive(label: str, labels: Sequence[str]) -> str:
+    """The label; LabError if it is none."""
+    if label not in labels:
+        raise LabError(f'task.positive_label = "{label}" is no label{nearest(label, labels)}')
+    return label
 
 
 build = Classification

@@ -70,11 +70,22 @@ class MaskedLanguageModeling(Reading):
     def masker(self) -> Masker:
         return Masker(self.tokenizer, self.sections["masking"])
 
-    def _plan(self, split: str, dynamic: bool) -> sentence_pairs.PairPlan:
+    def _sentences(self, split: str) -> sentence_pairs.Sentences:
         found = map(sentence_pairs.split_sentences, getattr(self.data, split))
-        sentences = sentence_pairs.Sentences.encode(found, self.tokenizer)
+        return sentence_pairs.Sentences.encode(found, self.tokenizer)
+
+    def unigram_loss(self) -> float:
+        """Nats of a validation token by its smoothed frequency in the training text (add one):
+        what a model reaches that reads nothing."""
+        train, held_out = self.train_plan.sentences.tokens, self._sentences("validation").tokens
+        counts = np.bincount(train, minlength=self.tokenizer.vocab_size) + 1.0
+        counts[self.tokenizer.eos_id] = 0.0
+        held_out = held_out[held_out != self.tokenizer.eos_id]
+        return float(np.log(counts.sum()) - np.log(counts[held_out]).mean())
+
+    def _plan(self, split: str, dynamic: bool) -> sentence_pairs.PairPlan:
         return sentence_pairs.PairPlan(
-            sentences,
+            self._sentences(split),
             self.limit,
             self.sections["batch"].rows,
             self.seed,
@@ -105,6 +116,13 @@ class MaskedLanguageModeling(Reading):
         plan = self._plan(split, dynamic=False)
         for _, ids in plan:
             yield self._load(plan.sentences, ids, plan.shapes[0])
+
+    def report(self) -> list[str]:
+        levels = ["next sentence 0.693"] if self.config.next_sentence else []
+        if self.data.validation:
+            levels.insert(0, f"masked tokens {self.unigram_loss():.3f} by frequency")
+        blind = [f"nats of a model that reads nothing: {', '.join(levels)}"] if levels else []
+        return [*super().report(), *blind]
 
     def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
         found = self._metrics(params, batch, dropout_key)

@@ -160,7 +160,8 @@ class QuestionAnswering(Reading):
         return float(sums[i, j]), int(i), int(j)
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Exact match and F1 in percent, by the official rules."""
+        """Exact match and F1 in percent, by the official rules; also of the two kinds of questions
+        where some have no answer."""
         rows = getattr(self.data, split)
         if not rows:
             return Scores({}, [], {})
@@ -170,7 +171,8 @@ class QuestionAnswering(Reading):
         texts = ["" if may_lack and a.gain < threshold else a.text for a in guesses]
         golds = [[answer for answer, _ in row.answers] for row in rows]
         exact, f1 = scores.squad(golds, texts)
-        values = {"exact_match": exact, "f1": f1, "num_examples": len(rows)}
+        values = {"exact_match": exact, "f1": f1, **scores.squad_parts(golds, texts)}
+        values["num_examples"] = len(rows)
         shown = rows[: self.config.samples if final else 0]
         samples = [
             (f"{row.question} | {row.context[:200]}", guess, gold[0] if gold else "")

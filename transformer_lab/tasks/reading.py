@@ -27,7 +27,7 @@ class Reading(Bucketed):
     A task has `data` (its splits), `HEAD`, and `train_texts` for a tokenizer of its own.
     """
 
-    HEAD = "none"
+    HEAD, KINDS = "none", ("encoder",)  # of the model
     train_texts: Callable[[], Iterator[str]]  # what a tokenizer is trained on
     CONFIG_LABELS = False  # whether the head has an output a label
 
@@ -40,8 +40,9 @@ class Reading(Bucketed):
         seed: int = 0,
         rows_multiple: int = 1,
     ):
-        if model_kind != "encoder":
-            raise LabError(f'model.kind = "{model_kind}" does not go with this task: use "encoder"')
+        if model_kind not in self.KINDS:
+            kinds = " or ".join(f'"{kind}"' for kind in self.KINDS)
+            raise LabError(f'model.kind = "{model_kind}" does not go with this task: use {kinds}')
         self.config, self.sections, self.seed = sections["task"], sections, seed
         self.rows_multiple = rows_multiple
         self.check_rows(rows_multiple)

@@ -123,6 +123,32 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str]) -> tuple[f
     return 100.0 * exact / len(pairs), 100.0 * shared / len(pairs)
 
 
+def squad_parts(answers: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
+    """`squad` of the questions with an answer and of those without; nothing if all have one.
+
+    The two scores of a question without an answer are the same.
+    """
+    both: dict[bool, list] = {True: [], False: []}
+    for possible, text in zip(answers, predicted, strict=True):
+        both[bool(possible)].append((possible, text))
+    if not both[False]:
+        return {}
+    found = {"no_answer_exact": squad(*zip(*both[False], strict=True))[0]}
+    if both[True]:
+        exact, f1 = squad(*zip(*both[True], strict=True))
+        found |= {"has_answer_exact": exact, "has_answer_f1": f1}
+    return found
+
+
+def rouge(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
+    """Mean F1 of ROUGE-1, 2 and L (Lin 2004) in per cent, words stemmed, by rouge-score."""
+    _same_length(references, outputs)
+    kinds = ["rouge1", "rouge2", "rougeL"]
+    scorer = _package("rouge_score.rouge_scorer", "rouge-score").RougeScorer(kinds, True)
+    rows = [scorer.score(*pair) for pair in zip(references, outputs, strict=True)]
+    return {kind: 100.0 * sum(r[kind].fmeasure for r in rows) / len(rows) for kind in kinds}
+
+
 def no_answer_threshold(
     answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]
 ) -> tuple[float, float]:

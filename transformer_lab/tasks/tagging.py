@@ -35,7 +35,7 @@ SECTIONS = {
 class Tagging(Reading):
     """A batch also holds `tag` [rows, length]: 1 + the label at a word's first piece, else 0."""
 
-    HEAD, CONFIG_LABELS = "tokens", True
+    HEAD, CONFIG_LABELS, KINDS = "tokens", True, ("encoder", "recurrent")
 
     def train_texts(self) -> Iterator[str]:
         return (" ".join(row.words) for row in self.data.train)

@@ -1,6 +1,6 @@
 """Sequence to sequence on pairs of sentences, scored by BLEU and chrF on detokenised text."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, token_metrics
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, table_size
 from transformer_lab.tasks.bucketed import Bucketed
 
 
@@ -34,6 +34,7 @@ class TranslationConfig:
             raise LabError(f"task.label_smoothing = {self.label_smoothing} is not in [0, 1)")
 
 
+WORDS = (4, 8, 16)  # of a source: where BLEU by length is divided
 SECTIONS = {
     "task": TranslationConfig,
     "data": parallel.PairsConfig,
@@ -67,13 +68,8 @@ class Translation(Bucketed):
             self.tokenizer = text.train(config, self._train_texts(), seed)
         else:
             self.tokenizer = text.load(assets)
-        size = model_config.vocab_size
-        if size not in (None, self.tokenizer.vocab_size):
-            raise LabError(
-                f"model.vocab_size = {size} but the tokenizer has {self.tokenizer.vocab_size} "
-                "pieces: leave it unset"
-            )
-        self.model_config = replace(model_config, vocab_size=self.tokenizer.vocab_size)
+        size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
+        self.model_config = replace(model_config, vocab_size=size)
         self.family = models.family(model_kind)
         self.model = self.family.build(self.model_config)
         self._decoder: SequenceDecoder | None = None
@@ -86,20 +82,22 @@ class Translation(Bucketed):
     def loss(
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
     ) -> dict[str, Pair]:
-        smoothing = self.config.label_smoothing
-        return {"loss": self._metrics(params, batch, dropout_key, smoothing)["loss"]}
+        logits = self._logits(params, batch, dropout_key)
+        return {"loss": self._scored(logits, batch, self.config.label_smoothing)["loss"]}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self._metrics(params, batch, None, 0.0)
+        return self._scored(self._logits(params, batch, None), batch, 0.0)
 
-    def _metrics(self, params, batch, dropout_key, smoothing):
+    def _scored(self, logits, batch, smoothing):
+        return token_metrics(logits, batch["target"], batch["target_mask"], smoothing)
+
+    def _logits(self, params, batch, dropout_key):
         target = batch["target"]
         start = jnp.full_like(target[:, :1], self.tokenizer.bos_id)
         shifted = jnp.concatenate([start, target[:, :-1]], axis=1)
-        logits = self.model.apply(
+        return self.model.apply(
             {"params": params}, batch["source"], batch["source_mask"], shifted, dropout_key
         )
-        return token_metrics(logits, target, batch["target_mask"], smoothing)
 
     # Data.
 
@@ -114,7 +112,17 @@ class Translation(Bucketed):
 
     def encode(self, sentence: str) -> list[int]:
         """Ids with the end token."""
-        return [*self.tokenizer.encode(sentence), self.tokenizer.eos_id]
+        return self.encode_all([sentence])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The same of many."""
+        tok = self.tokenizer
+        return [[*tok.start_ids, *ids, tok.eos_id] for ids in tok.encode_batch(texts)]
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of generated ids."""
+        start = list(self.tokenizer.start_ids)
+        return self.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
 
     def fingerprint(self) -> str:
         return self._fingerprint
@@ -125,11 +133,9 @@ class Translation(Bucketed):
 
     def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
         pairs = getattr(self.pairs, split)
-        eos = self.tokenizer.eos_id
         fields = {}
         for i, name in enumerate(("source", "target")):
-            encoded = self.tokenizer.encode_batch([pair[i] for pair in pairs])
-            fields[name] = Ragged.from_lists([[*ids, eos] for ids in encoded])
+            fields[name] = Ragged.from_lists(self.encode_all([pair[i] for pair in pairs]))
         return fields, {}
 
     # Scores.
@@ -138,9 +144,11 @@ class Translation(Bucketed):
         """The translator of encoded sentences; it compiles once a source length bucket."""
         decode, tok = self.sections["decode"], self.tokenizer
         rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
+        # Rows of the table that no piece has.
+        banned = *decode.banned_tokens, *range(tok.vocab_size, self.model_config.vocab_size)
         return SequenceDecoder(
             self.model,
-            replace(decode, batch_size=rows),
+            replace(decode, batch_size=rows, banned_tokens=banned),
             eos_id=tok.eos_id,
             pad_id=tok.pad_id,
             start_id=tok.bos_id,
@@ -158,6 +166,8 @@ class Translation(Bucketed):
         self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
         outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
         values, signature = corpus_scores(outputs, references)
+        if final:
+            values |= bleu_by_length(sources, outputs, references)
         count = self.config.samples if final else 0
         rows = list(zip(sources, outputs, references, strict=True))[:count]
         return Scores({**values, "num_examples": len(pairs)}, rows, {"bleu_signature": signature})
@@ -177,8 +187,9 @@ class Translation(Bucketed):
                     limit = self.model_config.max_length
                     say(f"not translated, {len(ids)} tokens (at most {limit}): {sentences[i][:60]}")
                 encoded[i] = []
-        decode = self.tokenizer.decode
-        return [[decode(h.ids) for h in found] for found in decoder({"params": params}, encoded)]
+        return [
+            [self.text_of(h.ids) for h in found] for found in decoder({"params": params}, encoded)
+        ]
 
     # What the run reports and keeps.
 
@@ -232,6 +243,20 @@ def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, 
         "chrf": chrf.corpus_score(outputs, [references]).score,
     }
     return values, str(bleu.get_signature())
+
+
+def bleu_by_length(
+    sources: list[str], outputs: list[str], references: list[str]
+) -> dict[str, float]:
+    """BLEU apart for sources of few and of many words (Bahdanau 2015, figure 2)."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for source, *pair in zip(sources, outputs, references, strict=True):
+        end = next((n for n in WORDS if len(source.split()) <= n), None)
+        rows.setdefault(f"to_{end}" if end else f"over_{WORDS[-1]}", []).append(tuple(pair))
+    return {
+        f"bleu_words_{name}": corpus_scores(*map(list, zip(*pairs, strict=True)))[0]["bleu"]
+        for name, pairs in sorted(rows.items())
+    }
 
 
 build = Translation

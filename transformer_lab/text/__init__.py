@@ -13,6 +13,7 @@ from transformer_lab.text.plain_bpe import PlainBpeTokenizer
 from transformer_lab.text.sentence_piece import SentencePieceTokenizer
 from transformer_lab.text.simple import ByteTokenizer, CharTokenizer, WordTokenizer
 from transformer_lab.text.stream import TextStream
+from transformer_lab.text.t5 import T5Tokenizer
 from transformer_lab.text.tokenizer import (
     HEADER,
     KINDS,
@@ -30,6 +31,7 @@ __all__ = [
     "MarianTokenizer",
     "PlainBpeTokenizer",
     "SentencePieceTokenizer",
+    "T5Tokenizer",
     "TextStream",
     "Tokenizer",
     "TokenizerConfig",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import count, groupby, takewhile
 from typing import Any, ClassVar
 
 from transformer_lab.errors import LabError
@@ -26,6 +26,7 @@ VOCAB, MERGES = "vocab.json", "merges.txt"
 SETTINGS = "tokenizer_config.json"
 NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
 NUMBERED = ("config.json", "generation_config.json")  # say eos_token_id: 2
+START = "decoder_start_token_id"  # of an encoder-decoder
 FOREIGN = (HEADER, VOCAB, MERGES, *NAMED, *NUMBERED)
 
 
@@ -104,6 +105,9 @@ class HfTokenizer(LibraryTokenizer):
         super().__init__(config, library)
         self.config = replace(config, vocab_size=self.vocab_size)
         fallback = range(256) if "ByteFallback" in repr(library.decoder) else ()
+        if any(settings_in(self._files, name).get(START) is not None for name in NUMBERED):
+            whole = library.encode("", add_special_tokens=True).ids
+            self.start_ids = tuple(takewhile(lambda i: i != eos, whole))
         self._bytes = {library.token_to_id(f"<0x{byte:02X}>"): byte for byte in fallback}
 
     @classmethod
@@ -131,6 +135,11 @@ class HfTokenizer(LibraryTokenizer):
         except Exception as error:  # the library has no type of its own
             raise LabError(f"{VOCAB} and {MERGES} are no BPE tokenizer: {error}") from None
         return _byte_level(model, add_prefix_space=settings.get("add_prefix_space") is True)
+
+    @property
+    def sentinels(self) -> list[int]:
+        found = (self._library.token_to_id(f"<extra_id_{i}>") for i in count())
+        return list(takewhile(lambda i: i is not None, found))
 
     def _decode(self, ids: Sequence[int]) -> str:
         if not self._bytes:
@@ -167,6 +176,11 @@ def _special(
     name: str, usual: Sequence[str], library: Any, files: Mapping[str, bytes]
 ) -> int | None:
     """The id of the special token `name`, if the vocabulary has one."""
+    if name == "bos":  # what a decoder starts with
+        starts = (settings_in(files, file).get(START) for file in NUMBERED)
+        for start in starts:
+            if type(start) is int and library.id_to_token(start) is not None:
+                return start
     for file in NAMED:
         token = settings_in(files, file).get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token

@@ -69,10 +69,10 @@ class SentencePieceTokenizer(Tokenizer):
             tokenizer = cls(config, _train(config, iter(corpus)))
         except (RuntimeError, ValueError) as error:
             raise corpus.error or _refusal(config, str(error)) from None
-        if tokenizer.vocab_size < config.vocab_size:
+        if tokenizer._spellable < config.vocab_size:
             print(
                 f"warning: tokenizer vocab_size {config.vocab_size} is more than the texts"
-                f" support: the tokenizer has {tokenizer.vocab_size} pieces",
+                f" support: the tokenizer has {tokenizer._spellable} pieces",
                 file=sys.stderr,
             )
         return tokenizer

@@ -5,6 +5,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import chain, groupby
 from operator import index
 from typing import ClassVar, SupportsIndex
 
@@ -32,17 +33,20 @@ class TokenizerConfig:
     """Which tokenizer to train and how; refused with a `LabError` where it cannot be."""
 
     # bpe | unigram (SentencePiece) | wordpiece (BERT's) | byte_bpe (GPT-2's) | plain_bpe (written
-    # out) | char | word | byte; marian and hf are only loaded
+    # out) | char | word | byte; marian, t5 and hf are only loaded
     kind: str = "bpe"
     vocab_size: int = 4000  # ignored by byte; else an upper bound
     byte_fallback: bool = True  # bpe, unigram: an unseen character becomes bytes and returns
     lossless: bool = False  # decode(encode(t)) == t for every text; byte and byte_bpe always are
     character_coverage: float = 0.9995  # bpe, unigram: share of characters that get a piece
     lowercase: bool = True  # wordpiece: neither case nor accents are kept
+    extra_ids: int = 0  # sentinels that no text can spell, after the other pieces (Raffel 2020)
 
     def __post_init__(self):
         if self.kind not in KINDS:
             raise LabError(f'unknown tokenizer kind "{self.kind}"{nearest(self.kind, KINDS)}')
+        if self.extra_ids < 0:
+            raise LabError(f"tokenizer extra_ids = {self.extra_ids} is negative: use 0")
         KINDS[self.kind].check(self)
 
     @classmethod
@@ -72,6 +76,7 @@ class Tokenizer(ABC):
     bos_id: int = 2
     unk_id: int = 3
     mask_id: int | None = None  # of the kinds that have a token for a hidden place
+    start_ids: tuple[int, ...] = ()  # what an encoder-decoder's texts begin with, as BART's <s>
 
     # The files it stores beside the header, and those by which a directory that another
     # library wrote (no header of ours) is recognised as this kind.
@@ -80,7 +85,8 @@ class Tokenizer(ABC):
 
     def __init__(self, config: TokenizerConfig, vocab_size: int):
         self.config = config
-        self.vocab_size = vocab_size  # the real one: what a model's embedding needs
+        self._spellable = vocab_size
+        self.vocab_size = vocab_size + config.extra_ids  # the real one: what an embedding needs
 
     @classmethod  # noqa: B027 (a kind that accepts every config has nothing to write)
     def check(cls, config: TokenizerConfig) -> None:
@@ -135,9 +141,15 @@ class Tokenizer(ABC):
         )
 
     @property
+    def sentinels(self) -> list[int]:
+        """The ids of <extra_id_0>, <extra_id_1> and so on: down from the vocabulary's end."""
+        return list(range(self.vocab_size - 1, self._spellable - 1, -1))
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """The ids that stand for no text of their own."""
         ids = (self.pad_id, self.eos_id, self.bos_id, self.unk_id, self.mask_id)
+        ids += tuple(self.sentinels)
         return frozenset(i for i in ids if i is not None)
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
@@ -153,12 +165,18 @@ class Tokenizer(ABC):
             self._check_id(token)
             if token not in (self.pad_id, self.bos_id):
                 kept.append(token)
-        return self._decode(kept)
+        if not kept or max(kept) < self._spellable:
+            return self._decode(kept)
+        runs = groupby(kept, key=lambda token: token >= self._spellable)
+        parts = (map(self.piece, run) if extra else [self._decode([*run])] for extra, run in runs)
+        return " ".join(chain.from_iterable(parts))
 
     def piece(self, token: SupportsIndex) -> str:
         """How one id is written in the vocabulary; `LabError` outside of it."""
         token = index(token)
         self._check_id(token)
+        if token >= self._spellable:
+            return f"<extra_id_{self.vocab_size - 1 - token}>"
         return self._piece(token)
 
     def to_files(self) -> dict[str, bytes]:

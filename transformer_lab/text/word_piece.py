@@ -25,6 +25,11 @@ UNKNOWN = "[UNK]"
 # By the ids 0 to 4 that they get here; files from elsewhere have them in other places.
 SPECIALS = ("[PAD]", "[SEP]", "[CLS]", UNKNOWN, "[MASK]")
 CONTINUES = "##"
+OVERRIDES = {  # their settings, and the normalizer's
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 LONGEST = 100  # characters of a word; a longer one is unknown
 
 
@@ -33,8 +38,8 @@ class WordPieceTokenizer(HfTokenizer):
     """BERT's pieces of words: [CLS] is the start token, [SEP] the end token.
 
     Control characters and U+FFFD vanish, and Chinese characters are words; lowercase takes case
-    and accents away. A vocab.txt obeys the settings in tokenizer_config.json; where those do not
-    say, it is lowercase if no piece has a capital.
+    and accents away. Files from elsewhere obey the settings in tokenizer_config.json; where those
+    do not say, a vocab.txt is lowercase if no piece has a capital.
     """
 
     file_names = (VOCAB, PREFIX + VOCAB)
@@ -80,7 +85,7 @@ class WordPieceTokenizer(HfTokenizer):
 
     @staticmethod
     def _read(files: Mapping[str, bytes]) -> Any:
-        library = read_library(files[HEADER], HEADER) if HEADER in files else _from_vocab(files)
+        library = _from_json(files) if HEADER in files else _from_vocab(files)
         model = library.model
         if library.token_to_id(model.unk_token) is None:
             raise LabError(f"the WordPiece vocabulary lacks its unknown token {model.unk_token}")
@@ -124,6 +129,19 @@ def _characters(library: Any, texts: Sequence[str]) -> list[str]:
         raise LabError("the training corpus of the tokenizer is empty")
     inner = sorted({CONTINUES + character for word in words for character in word[1:]})
     return [*inner, *sorted(set().union(*words))]
+
+
+def _from_json(files: Mapping[str, bytes]) -> Any:
+    """The file's tokenizer under the settings beside it, which win for a class of BERT's, as in
+    Hugging Face's library; it would also take case away where they do not say, we would not."""
+    library, settings = read_library(files[HEADER], HEADER), settings_in(files, SETTINGS)
+    normalizer = library.normalizer
+    of_bert = "Bert" in settings.get("tokenizer_class", "BertTokenizer")
+    if of_bert and type(normalizer).__name__ == "BertNormalizer":
+        for name in OVERRIDES.keys() & settings.keys():
+            setattr(normalizer, OVERRIDES[name], settings[name])
+        library.normalizer = normalizer
+    return library
 
 
 def _from_vocab(files: Mapping[str, bytes]) -> Any:

@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Key
 
 from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.training.config import AdaptConfig
 from transformer_lab.training.optimizer import LAYER, stack_sizes
 from transformer_lab.training.quantize import dequantize, quantize
@@ -86,7 +87,8 @@ def lora_factors(trained: Any) -> tuple[dict[str, tuple[Any, Any]], dict[str, An
 
 
 def trained_paths(paths: Iterable[str], config: AdaptConfig) -> set[str]:
-    """The paths of a model that train as they are; lora's targets are not among them."""
+    """The paths of a model that train as they are, and running statistics; lora's targets are not
+    among them."""
     paths, method, pattern = list(paths), config.method, PATTERNS[config.method]
     found = {path for path in paths if config.train and re.search(config.train, path)}
     own = {path for path in paths if pattern and re.search(pattern, path)}
@@ -101,7 +103,7 @@ def trained_paths(paths: Iterable[str], config: AdaptConfig) -> set[str]:
         raise LabError('adapt.method = "adapters" needs model.adapter_width of at least 1')
     if method in ("bias", "last") and not own:
         raise LabError(f'adapt.method = "{method}": the model has nothing of the kind to train')
-    return found | own
+    return found | own | {path for path in paths if path.startswith(f"{STATISTICS}/")}
 
 
 def lora_targets(flat: dict[str, Any], config: AdaptConfig) -> list[str]:

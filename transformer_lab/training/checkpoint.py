@@ -131,6 +131,11 @@ class Checkpoints:
         good = self.good_steps()
         return [s for s in self._steps() if s not in good and (self._path(s) / MANIFEST).exists()]
 
+    def array_bytes(self) -> int:
+        """Bytes on disk of the newest good step's arrays."""
+        newest = (self._path(step) / "state" for step in self.good_steps()[-1:])
+        return sum(p.stat().st_size for path in newest for p in path.rglob("*") if p.is_file())
+
     def read(self, step: int) -> Saved:
         """What stands beside the arrays of a good step."""
         directory = self._path(step)

@@ -185,7 +185,7 @@ class _Pending:
 
     def put(self, step: int, metrics: dict[str, jax.Array], sizes: dict[str, int]) -> None:
         self._waiting = (step, metrics)
-        for name, count in sizes.items():
+        for name, count in {**sizes, "steps": 1}.items():
             self._counts[name] = self._counts.get(name, 0) + count
 
     @contextlib.contextmanager
@@ -215,7 +215,9 @@ class _Pending:
             rates = {f"{n}_per_second": c / seconds for n, c in self._counts.items()}
             self._since, self._counts = now, {}
             self.writer.write(step, {**values, **rates})
-            shown = "  ".join(f"{r:,.0f} {n.split('_')[0]}/s" for n, r in rates.items())
+            shown = "  ".join(
+                f"{r:,.{0 if r >= 10 else 2}f} {n.split('_')[0]}/s" for n, r in rates.items()
+            )
             text = f"loss {values['loss']:.4f}  {shown}  lr {values['learning_rate']:.2e}"
         self.progress.update(step, text)
 

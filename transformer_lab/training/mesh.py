@@ -25,10 +25,15 @@ Rules = Sequence[tuple[str, P]]
 # Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
 RULES: Rules = (
     (r"_adapter/", P()),
-    (r"(embedding_(in|out)|pooler|mlm_transform|nsp|classifier)/kernel$", P()),
+    (r"(image|text)_projection/kernel$", P()),
+    (r"(embedding_(in|out)|patch_embedding|pooler|pre_logits|hidden_\d)/kernel$", P()),
+    (r"(mlm_transform|nsp|classifier)/kernel$", P()),
+    (r"conv\w*/kernel$", P(None, None, None, "fsdp")),
+    (r"batch_stats/|(_token|probe)$", P()),
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),
+    (r"(_kernel|(bridge|readout)/kernel)$", P("fsdp")),  # recurrent: gates side by side
     (r"positions/embedding$", P()),
     # Split on both dimensions, a look-up would make XLA copy the whole table to every device.
     (r"embedding$", P(None, ("fsdp", "tensor"))),

@@ -18,7 +18,8 @@ OPTIMIZERS = ("adam", "sgd", "adafactor", "lion", "muon")
 Schedule = Callable[[Any], Any]
 
 LAYER = re.compile(r"(.*?)layer_(\d+)/")
-BELOW = re.compile(r"(\w*embedding(_in|_norm)?|\w*positions)/")  # a model's input, under all layers
+# A model's input, under all layers.
+BELOW = re.compile(r"(\w*embedding(_in|_norm)?|\w*positions)/|\w+_token$")
 
 
 def schedule(config: OptimizerConfig, steps: int) -> Schedule:

@@ -21,6 +21,7 @@ from transformer_lab.training.config import (
 )
 from transformer_lab.training.loop import Trainer, describe, final_scores, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple
+from transformer_lab.training.results import RESULTS, write_results
 from transformer_lab.training.sources import (
     Source,
     open_source,
@@ -34,7 +35,8 @@ from transformer_lab.training.writers import MetricWriter, log, make_workdir, sh
 CONFIG = "config.json"
 # Settings of a model that a run sets itself when it takes the others from --init_from.
 OWN = re.compile(
-    r"kind|head|labels|.*dropout|adapter_width|dtype|attention_implementation|scan_layers|remat"
+    r"kind|head|labels|classes|.*dropout|drop_path|adapter_width|dtype|attention_implementation|"
+    r"scan_layers|remat"
 )
 
 
@@ -78,6 +80,7 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
                 _show_differences(source.model, stored["model"])
                 state, base = take(trainer, state, source, init_pattern)
         source = None  # all its weights, on the host
+        (workdir / RESULTS).unlink(missing_ok=True)
         write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
         state = train(trainer, state, workdir, checkpoints, stored, saved, base)
         _finish(trainer, state, workdir, checkpoints)
@@ -139,6 +142,7 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
     found = {**values, **scores.notes}
     writer.write(step, {f"test/{name}": value for name, value in found.items()})
     writer.close()
+    write_results(trainer, state, workdir, checkpoints, values)
     show_samples(scores.samples)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     log(f"step {step} test: {shown}  {' '.join(scores.notes.values())}")

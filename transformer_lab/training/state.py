@@ -11,14 +11,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from transformer_lab.ops.losses import Pair, add_pairs, ratio
+from transformer_lab.ops.losses import STATISTICS, Sums, add_pairs, ratio
+from transformer_lab.tasks.base import Joint, learned
 from transformer_lab.training.adapting import assemble, split
 from transformer_lab.training.config import AdaptConfig
 from transformer_lab.training.mesh import BATCH_AXES
 
 ADAPT = 0xADA97  # folded into keys: the draws of an adapter are none of the model's
 FULL = AdaptConfig()
-Loss = Callable[[Any, dict[str, Array], Array], dict[str, Pair]]
+Loss = Callable[[Any, dict[str, Array], Array], Sums]
 
 
 @flax.struct.dataclass
@@ -26,7 +27,7 @@ class TrainState:
     """All that a step changes, and the frozen leaves that it does not."""
 
     step: Any  # int32 scalar; Any, since trees of shapes and shardings take this form as well
-    params: Any  # that train
+    params: Any  # that train, and running statistics
     opt_state: Any
     frozen: Any = flax.struct.field(default_factory=dict)
 
@@ -39,7 +40,7 @@ def init_state(
 ) -> TrainState:
     """The state of step 0, a function of the seed."""
     params, frozen = split_params(init(jax.random.key(seed)), seed, adapt)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), frozen)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(learned(params)), frozen)
 
 
 def split_params(params: Any, seed: int, adapt: AdaptConfig) -> tuple[Any, Any]:
@@ -59,13 +60,30 @@ def split_rows(batch: dict[str, Array], parts: int, mesh: Mesh) -> dict[str, Arr
     return jax.tree.map(split, batch)
 
 
+def join_rows(parts: Array) -> Array:
+    """[parts, R / parts, ...] -> [R, ...], undoing `split_rows`."""
+    return jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
+
+
 def loss_and_gradient(
     loss: Loss, params: Any, batch: dict[str, Array], key: Array, parts: int, mesh: Mesh
-) -> tuple[dict[str, Pair], Any]:
+) -> tuple[Sums, Any]:
     """Metric sums, and the gradient of sum(loss) / sum(weight) over the whole batch.
 
     The division comes after all micro-batches, so their number and their padding change nothing.
     """
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        if parts > 1 and isinstance(loss, Joint):
+            pairs, gradient = _joint_sums(loss, params, batch, key, parts, mesh)
+        else:
+            pairs, gradient = _sums(loss, params, batch, key, parts, mesh)
+    weight = pairs["loss"][1]
+    scale = jnp.where(weight > 0, 1.0 / jnp.maximum(weight, 1.0), 0.0)
+    return pairs, jax.tree.map(lambda g: g * scale, gradient)
+
+
+def _sums(loss, params, batch, key, parts, mesh):
+    """Metric sums and the gradient of the loss's, over the micro-batches one by one."""
 
     def of_part(part, part_key):
         def total(params):
@@ -76,20 +94,38 @@ def loss_and_gradient(
 
     if parts == 1:
         gradient, pairs = of_part(batch, jax.random.fold_in(key, 0))
-    else:
-        micro = split_rows(batch, parts, mesh)
-        shapes = jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], micro), key)
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return pairs, gradient
+    micro = split_rows(batch, parts, mesh)
+    shapes = jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], micro), key)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-        def body(carry, xs):
-            part, i = xs
-            gradient, pairs = of_part(part, jax.random.fold_in(key, i))
-            return (jax.tree.map(jnp.add, carry[0], gradient), add_pairs(carry[1], pairs)), None
+    def body(carry, xs):
+        part, i = xs
+        gradient, pairs = of_part(part, jax.random.fold_in(key, i))
+        return (jax.tree.map(jnp.add, carry[0], gradient), add_pairs(carry[1], pairs)), None
 
-        (gradient, pairs), _ = jax.lax.scan(body, zeros, (micro, jnp.arange(parts)))
-    weight = pairs["loss"][1]
-    scale = jnp.where(weight > 0, 1.0 / jnp.maximum(weight, 1.0), 0.0)
-    return pairs, jax.tree.map(lambda g: g * scale, gradient)
+    (gradient, pairs), _ = jax.lax.scan(body, zeros, (micro, jnp.arange(parts)))
+    return pairs, gradient
+
+
+def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
+    """The same of a loss over all rows: no more than one micro-batch's activations are kept."""
+    micro = split_rows(batch, parts, mesh), jax.random.split(key, parts)
+    vectors = jax.lax.map(lambda xs: loss.embed(params, *xs), micro)
+
+    def total(params, vectors):
+        whole = jax.tree.map(join_rows, vectors)
+        pairs = loss.compare(params, whole, batch)
+        return pairs["loss"][0], pairs
+
+    (gradient, inner), pairs = jax.grad(total, (0, 1), has_aux=True)(params, vectors)
+
+    def body(gradient, xs):
+        part, own = xs
+        _, back = jax.vjp(lambda params: loss.embed(params, *part), params)
+        return jax.tree.map(jnp.add, gradient, back(own)[0]), None
+
+    return pairs, jax.lax.scan(body, gradient, (micro, inner))[0]
 
 
 def make_train_step(
@@ -104,15 +140,29 @@ def make_train_step(
     """step(state, batch) -> (state, {"loss", "grad_norm", "learning_rate", "weight", ...})."""
 
     def step(state, batch):
-        def whole_loss(params, part, key):
-            params = assemble(params, state.frozen, adapt, jax.random.fold_in(key, ADAPT))
-            return loss(params, part, key)
-
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        args = (state.params, batch, key, micro_batches, mesh)
-        pairs, gradient = loss_and_gradient(whole_loss, *args)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        trained = learned(state.params)
+        statistics = {name: state.params[name] for name in state.params.keys() - trained.keys()}
+
+        def whole(trained, key):
+            dropout_key = jax.random.fold_in(key, ADAPT)
+            return assemble(trained | statistics, state.frozen, adapt, dropout_key)
+
+        def whole_loss(params, part, key):
+            return loss(whole(params, key), part, key)
+
+        if isinstance(loss, Joint):
+            whole_loss = Joint(
+                lambda params, part, key: loss.embed(whole(params, key), part, key),
+                lambda params, vectors, batch: loss.compare(whole(params, key), vectors, batch),
+            )
+        pairs, gradient = loss_and_gradient(whole_loss, trained, batch, key, micro_batches, mesh)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, trained)
+        params = optax.apply_updates(trained, updates) | statistics
+        if STATISTICS in pairs:
+            total, rows = pairs.pop(STATISTICS)
+            mean = lambda old, new: jnp.where(rows > 0, new / jnp.maximum(rows, 1), old)  # noqa: E731
+            params[STATISTICS] = jax.tree.map(mean, statistics[STATISTICS], total)
         metrics = {name: ratio(pair) for name, pair in pairs.items()}
         metrics["weight"] = pairs["loss"][1]
         metrics["grad_norm"] = optax.tree.norm(gradient)

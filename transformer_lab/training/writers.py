@@ -34,9 +34,7 @@ class MetricWriter:
         """Appends a line; NaN and infinity become strings, so that every line is JSON."""
         line = {"step": step}
         for name, value in values.items():
-            line[name] = (
-                value if not isinstance(value, float) or math.isfinite(value) else str(value)
-            )
+            line[name] = plain(value)
             if self._board is not None and isinstance(value, int | float):
                 self._board.add_scalar(name, value, step)
         self._file.write(json.dumps(line) + "\n")
@@ -46,6 +44,27 @@ class MetricWriter:
         self._file.close()
         if self._board is not None:
             self._board.close()
+
+
+def plain(value: Any) -> Any:
+    """The value, or a string in the place of NaN and infinity, which JSON lacks."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def number(value: Any) -> Any:
+    """Undoes `plain`."""
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's metrics.jsonl, [] of a run without; a kill can cut the last."""
+    path, lines = workdir / "metrics.jsonl", []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append({name: number(value) for name, value in json.loads(text).items()})
+        except (ValueError, AttributeError):
+            continue
+    return lines
 
 
 def _drop_lines_after(path: Path, step: int) -> None:

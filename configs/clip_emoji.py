@@ -1,0 +1,59 @@
+"""CLIP on emoji: one artist's drawings of 1,529 concepts, named in English and French.
+
+    python -m transformer_lab.train --config=configs/clip_emoji.py --workdir=runs/clip
+
+382 concepts are held out, and so are all drawings of another artist. `:sigmoid` is SigLIP's loss;
+`:lit` trains the text tower alone, on the image tower of --init_from=RUN.
+"""
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.training.config import default_config
+
+KINDS = ("softmax", "sigmoid", "lit")
+
+
+def get_config(arg: str = "softmax"):
+    """`arg` is softmax, sigmoid or lit."""
+    if arg not in KINDS:
+        raise LabError(f'configs/clip_emoji.py:"{arg}" is unknown{nearest(arg, KINDS)}')
+    config = default_config(model="two_towers", task="contrastive")
+    config.steps = 4000
+    config.eval_every = config.save_every = 1000
+    config.keep = 2
+    config.tokenizer.update(kind="wordpiece", vocab_size=4000)
+    config.batch.update(rows=256, length=20)
+    config.model.projection = 192
+    config.model.image.update(
+        image_size=(32, 32),
+        patch_size=(8, 8),
+        layers=4,
+        width=192,
+        heads=3,
+        feed_forward_width=576,
+        activation="gelu_tanh",
+        pooling="mean",
+        dropout=0.1,
+    )
+    config.model.text.update(
+        layers=2,
+        width=192,
+        heads=3,
+        feed_forward_width=576,
+        activation="gelu_tanh",
+        max_length=64,
+        dropout=0.1,
+    )
+    if arg == "sigmoid":
+        config.task.loss = "sigmoid"
+        config.model.update(bias=-10.0, scale=2.302585)
+    if arg == "lit":
+        config.adapt.update(method="head", train=r"^(text|scale)")
+    config.optimizer.update(
+        name="muon",
+        learning_rate=4e-3,
+        warmup_steps=200,
+        schedule="linear",
+        weight_decay=0.1,
+        clip_norm=1.0,
+    )
+    return config

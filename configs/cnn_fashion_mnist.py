@@ -1,0 +1,34 @@
+"""A small residual net on Fashion-MNIST, the baseline of configs/vit_fashion_mnist.py.
+
+python -m transformer_lab.train --config=configs/cnn_fashion_mnist.py --workdir=runs/cnn
+
+`:lenet` takes LeNet's layers instead.
+"""
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.training.config import default_config
+
+NETS = ("resnet", "lenet")
+
+
+def get_config(arg: str = "resnet"):
+    """`arg` names the net."""
+    if arg not in NETS:
+        raise LabError(f'configs/cnn_fashion_mnist.py:"{arg}" is unknown{nearest(arg, NETS)}')
+    config = default_config(model="cnn", task="image_classification")
+    config.steps = 3000
+    config.eval_every = 1000
+    config.save_every = 500
+    config.data.source = "fashion_mnist"
+    config.batch.rows = 128
+    config.augment.update(crop_padding=2, flip=0.5)
+    config.task.label_smoothing = 0.1
+    config.model.update(net=arg, stem="small", stages=(1, 1, 1), width=16)
+    config.optimizer.update(
+        learning_rate=3e-3,
+        warmup_steps=100,
+        schedule="linear",
+        weight_decay=0.01,
+        clip_norm=1.0,
+    )
+    return config

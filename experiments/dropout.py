@@ -1,0 +1,19 @@
+"""Which dropout suits a small translator (Vaswani 2017, table 3, row D)? Five values, three seeds.
+
+python -m transformer_lab.sweep --experiment=experiments/dropout.py --workdir=runs/dropout
+"""
+
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import seeds, vary
+
+
+def get_experiment(scale: str) -> Experiment:
+    """The toy translator in minutes, or the base model."""
+    return Experiment(
+        config="configs/smoke.py" if scale == "cpu" else "configs/transformer_base.py",
+        variations=seeds(vary("model.dropout", [0.0, 0.1, 0.2, 0.3, 0.4]), 3),
+        metric="loss",
+        columns=("bleu",),
+        paper={"dropout=0.0": "BLEU 24.6", "dropout=0.1": "BLEU 25.8", "dropout=0.2": "BLEU 25.5"},
+        source="Vaswani 2017, table 3, newstest2013",
+    )

@@ -1,0 +1,46 @@
+"""Where should the norm stand, which one, and who needs a warm-up?
+
+python -m transformer_lab.sweep --experiment=experiments/norms.py --workdir=runs/norms
+
+A deep and narrow GPT on the Brown corpus, by Adam. Xiong 2020 (figure 3): with the norm last,
+training fails without a warm-up, with the norm first it needs none. Wang 2022 (DeepNorm): last, and
+stable. Zhu 2025 (table 4): a tanh does as well as a norm. A run that diverges is a failed one.
+"""
+
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import Variation, grid, seeds
+
+NORMS = [
+    Variation("post", {"model.norm_place": "post"}),
+    Variation("deep", {"model.norm_place": "deep"}),
+    *(
+        Variation(f"pre_{norm}", {"model.norm_place": "pre", "model.norm": norm})
+        for norm in ("layer_norm", "rms_norm", "dyt", "none")
+    ),
+]
+WARMUP = [
+    Variation("", {"optimizer.warmup_steps": 100}),
+    Variation("no_warmup", {"optimizer.warmup_steps": 1}),
+]
+
+
+def get_experiment(scale: str) -> Experiment:
+    """12 layers of width 96 for 300 steps of two seeds, or of width 768 for 20,000."""
+    sizes = {"steps": 300, "model.width": 96, "model.heads": 3, "model.feed_forward_width": 384}
+    if scale == "paper":
+        sizes = {"steps": 20_000, "model.width": 768, "model.heads": 24, "batch.rows": 64}
+        sizes["model.feed_forward_width"] = 3072
+    return Experiment(
+        config="configs/gpt_positions.py:rope",
+        variations=seeds(grid(NORMS, WARMUP), 2),
+        metric="bits_per_byte",
+        columns=("perplexity",),
+        changes=sizes
+        | {
+            "model.layers": 12,
+            "optimizer.name": "adam",
+            "optimizer.learning_rate": 3e-3,
+            "task.other_lengths": (),
+            "tensorboard": False,
+        },
+    )

@@ -1,0 +1,260 @@
+"""Sets of labelled images: their files, their splits, and the share that is used."""
+
+import gzip
+import json
+import struct
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.images.test_reading import encoded
+from tests.data.test_parallel import message, varint
+from transformer_lab.data.fetch import cached
+from transformer_lab.data.images import idx
+from transformer_lab.data.images.normalise import Normalisation, moments
+from transformer_lab.data.images.sources import ImageConfig, load_images
+from transformer_lab.errors import LabError
+
+SPLITS = ("train", "validation", "test")
+NAMES = ["no", "yes"]
+
+
+def idx_bytes(array, code=8):
+    shape = struct.pack(f">{array.ndim}I", *array.shape)
+    return bytes([0, 0, code, array.ndim]) + shape + array.tobytes()
+
+
+def some_images(count, seed=0, classes=2, size=(3, 4)):
+    """Image i is full of i, its class i % classes."""
+    pixels = np.broadcast_to(np.arange(count)[:, None, None], (count, *size)).astype(np.uint8)
+    return pixels, (np.arange(count) % classes).astype(np.uint8)
+
+
+def write_idx(folder, sizes, pack=gzip.compress, suffix=".gz"):
+    for split, count in sizes.items():
+        images, labels = some_images(count)
+        (folder / f"{split}-images-idx3-ubyte{suffix}").write_bytes(pack(idx_bytes(images)))
+        (folder / f"{split}-labels-idx1-ubyte{suffix}").write_bytes(pack(idx_bytes(labels)))
+    return str(folder)
+
+
+def rows(images):
+    return [(int(row["image"].flat[0]), row["label"]) for row in images]
+
+
+@pytest.mark.parametrize("pack, suffix", [(gzip.compress, ".gz"), (bytes, "")])
+def test_idx_files_keep_their_own_test_split(tmp_path, pack, suffix):
+    path = write_idx(tmp_path, {"train": 40, "t10k": 6}, pack, suffix)
+    splits = load_images(ImageConfig(source="idx", path=path, validation_share=0.25))
+    assert splits.report == {"read": 46, "train": 30, "validation": 10, "test": 6}
+    assert rows(splits.test) == [(i, i % 2) for i in range(6)]
+    assert sorted(rows(splits.train) + rows(splits.validation)) == [(i, i % 2) for i in range(40)]
+    assert Counter(label for _, label in rows(splits.validation)) == {0: 5, 1: 5}
+    assert splits.labels == ["0", "1"] and splits.train[0]["image"].shape == (3, 4, 1)
+    colour = load_images(ImageConfig(source="idx", path=path, channels=3, size=(6, 2)))
+    assert colour.train[0]["image"].shape == (6, 2, 3)
+
+
+def test_two_idx_files_by_path_are_cut_into_three_splits(tmp_path):
+    write_idx(tmp_path, {"train": 40})
+    path = ",".join(str(file) for file in sorted(tmp_path.iterdir()))
+    splits = load_images(ImageConfig(source="idx", path=path))
+    assert [len(getattr(splits, split)) for split in SPLITS] == [32, 4, 4]
+    assert sorted(sum((rows(getattr(splits, s)) for s in SPLITS), [])) == [
+        (i, i % 2) for i in range(40)
+    ]
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (b"\0\0\x08\x03\0\0", "is no IDX file: it starts with 00000803"),
+        (b"words", "is no IDX file: it starts with 776f7264"),
+        (b"", "is no IDX file: it starts with nothing"),
+        (idx_bytes(np.zeros((2, 3), np.uint8))[:-1], r"is damaged: 5 bytes do not make \(2, 3\)"),
+        (gzip.compress(b"x" * 50)[:-9], "cannot be read"),
+    ],
+)
+def test_damaged_idx_files_are_named(tmp_path, data, words):
+    file = tmp_path / "train-images-idx3-ubyte"
+    file.write_bytes(data)
+    with pytest.raises(LabError, match=f"{file.name} {words}"):
+        idx.read_array(file)
+
+
+def test_idx_numbers_are_read_in_their_byte_order(tmp_path):
+    values = np.asarray([[1, -2], [70_000, 5]], ">i4")
+    (tmp_path / "x").write_bytes(idx_bytes(values, 12))
+    np.testing.assert_array_equal(idx.read_array(tmp_path / "x"), values)
+
+
+def test_labels_that_do_not_fit_the_images_are_refused(tmp_path):
+    write_idx(tmp_path, {"train": 4})
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(idx_bytes(np.zeros(3, np.uint8)))
+    with pytest.raises(LabError, match="does not label 4 images"):
+        load_images(ImageConfig(source="idx", path=str(tmp_path)))
+
+
+def test_a_share_is_balanced_nested_and_leaves_the_held_out_images_alone():
+    whole = load_images(ImageConfig(source="digits"))
+    assert [len(getattr(whole, s)) for s in SPLITS] == [1439, 179, 179]
+    counts = Counter(label for _, label in rows(whole.train))
+    before = set()
+    for share in (0.01, 0.1, 0.3):
+        some = load_images(ImageConfig(source="digits", share=share))
+        now = Counter(row["label"] for row in some.train)
+        assert now == {label: max(1, round(share * count)) for label, count in counts.items()}
+        assert some.report["over_share"] == len(whole.train) - len(some.train)
+        assert rows(some.test) == rows(whole.test)
+        keys = {row["image"].tobytes() for row in some.train}
+        assert before <= keys and some.content != whole.content
+        before = keys
+    other = load_images(ImageConfig(source="digits", share=0.3, share_seed=1))
+    assert {row["image"].tobytes() for row in other.train} != before
+
+
+def test_the_same_config_gives_the_same_content_and_another_split_another():
+    prints = [
+        load_images(ImageConfig(source="digits", **changes)).content
+        for changes in ({}, {}, {"split_seed": 1}, {"size": (9, 9)}, {"channels": 3})
+    ]
+    assert prints[0] == prints[1] and len(set(prints)) == 4
+
+
+def write_folders(folder, splits=("",)):
+    for split in splits:
+        for name in ("10", "9"):
+            place = folder / split / name / "deeper"
+            place.mkdir(parents=True)
+            for i in range(4):
+                colour = (int(name), 2 * i, len(split))
+                Image.new("RGB", (4, 3), colour).save(place / f"{i}.PNG")
+            (place / "notes.txt").write_text("no image", "utf-8")
+    return str(folder)
+
+
+def test_folders_are_classes_and_numbers_come_by_value(tmp_path):
+    config = ImageConfig(
+        source="folders", path=write_folders(tmp_path), validation_share=0.25, test_share=0.25
+    )
+    splits = load_images(config)
+    assert splits.labels == ["9", "10"]
+    assert splits.report == {"read": 8, "train": 4, "validation": 2, "test": 2}
+    for split in SPLITS:
+        for row in getattr(splits, split):
+            assert row["image"].shape == (3, 4, 3)
+            assert row["image"][0, 0, 0] == int(splits.labels[row["label"]])
+    (tmp_path / "9" / "deeper" / "4.png").write_bytes(b"")
+    again = load_images(config)
+    assert again.content != splits.content and len(again.train) == 5
+
+
+def test_a_folders_own_splits_stay(tmp_path):
+    path = write_folders(tmp_path, SPLITS)
+    splits = load_images(ImageConfig(source="folders", path=path))
+    for split in SPLITS:
+        found = getattr(splits, split)
+        assert len(found) == 8 and {int(row["image"][0, 0, 2]) for row in found} == {len(split)}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_table_names_files_beside_it(tmp_path, suffix):
+    write_folders(tmp_path)
+    named = [(f"{n}/deeper/{i}.PNG", f"class {n}") for i in range(4) for n in ("9", "10")]
+    lines = ["path,label", *(",".join(row) for row in named)]
+    if suffix == "jsonl":
+        lines = [json.dumps(dict(zip(("path", "label"), row, strict=True))) for row in named]
+    table = tmp_path / f"some.{suffix}"
+    table.write_text("\n".join(lines), "utf-8")
+    config = ImageConfig(source="table", path=str(table), validation_share=0.0, test_share=0.0)
+    splits = load_images(config)
+    assert splits.labels == ["class 10", "class 9"]
+    assert [(int(r["image"][0, 0, 0]), splits.labels[r["label"]]) for r in splits.train] == [
+        (int(label[6:]), label) for _, label in named
+    ]
+    table.write_text(table.read_text("utf-8").replace("9/deeper/0.PNG", "gone.png"), "utf-8")
+    with pytest.raises(LabError, match=rf"some\.{suffix}:\d: no file .*gone\.png"):
+        load_images(config)
+
+
+def test_a_table_without_the_column_names_it_and_the_setting(tmp_path):
+    (tmp_path / "train.csv").write_text("file,label\na.png,x\n", "utf-8")
+    with pytest.raises(LabError, match='no column "path".*set config.data.path_column'):
+        load_images(ImageConfig(source="table", path=str(tmp_path)))
+
+
+def test_a_prepared_set_is_read_lazily_with_its_own_names(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    writers = pytest.importorskip("array_record.python.array_record_module")
+    root = tmp_path / "tiny" / "1.0.0"
+    root.mkdir(parents=True)
+    infos = []
+    for split, count in (("train", 20), ("test", 3)):
+        file = root / f"tiny-{split}.array_record-00000-of-00001"
+        writer = writers.ArrayRecordWriter(str(file), "group_size:1")
+        for image, label in zip(*some_images(count), strict=True):
+            features = {
+                "image": message(1, message(1, encoded(image))),
+                "label": message(3, message(1, varint(int(label)))),
+            }
+            entries = [message(1, k.encode()) + message(2, v) for k, v in features.items()]
+            writer.write(message(1, b"".join(message(1, entry) for entry in entries)))
+        writer.close()
+        name = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+        infos.append({"name": split, "shardLengths": [str(count)], "filepathTemplate": name})
+    info = {"name": "tiny", "version": "1.0.0", "fileFormat": "array_record", "splits": infos}
+    (root / "dataset_info.json").write_text(json.dumps(info), "utf-8")
+    image, label = tfds.features.Image(shape=(3, 4, 1)), tfds.features.ClassLabel(names=NAMES)
+    tfds.features.FeaturesDict({"image": image, "label": label}).save_config(str(root))
+    splits = load_images(ImageConfig(source="tfds", tfds_name="tiny", path=str(tmp_path)))
+    assert splits.labels == NAMES
+    assert splits.report == {"read": 23, "train": 18, "validation": 2, "test": 3}
+    assert rows(splits.test) == [(0, 0), (1, 1), (2, 0)]
+    assert sorted(rows(splits.train) + rows(splits.validation)) == [(i, i % 2) for i in range(20)]
+
+
+@pytest.mark.skipif(not cached(idx.FASHION), reason="fetched by the first run that needs it")
+def test_fashion_mnist_is_all_there():
+    splits = load_images(ImageConfig())
+    assert splits.report == {"read": 70000, "train": 54000, "validation": 6000, "test": 10000}
+    assert Counter(splits.test._labels.tolist()) == dict.fromkeys(range(10), 1000)
+    assert splits.labels[splits.test[0]["label"]] == "Ankle boot"
+
+
+def test_moments_are_those_of_all_pixels():
+    splits = load_images(ImageConfig(source="digits", channels=3))
+    pixels = np.stack([row["image"] for row in splits.train]) / 255
+    norm = moments(splits.train)
+    np.testing.assert_allclose(norm.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(norm.std, pixels.std(axis=(0, 1, 2)), rtol=1e-9)
+    scaled = norm(np.stack([row["image"] for row in splits.train]))
+    assert scaled.dtype == np.float32
+    np.testing.assert_allclose(scaled.mean(axis=(0, 1, 2)), 0, atol=1e-4)
+    np.testing.assert_allclose(scaled.std(axis=(0, 1, 2)), 1, atol=1e-4)
+
+
+def test_normalisation_in_closed_form():
+    found = Normalisation((0.5, 0.2), (0.25, 0.1))(np.asarray([[[255, 0]]], np.uint8))
+    np.testing.assert_allclose(found, [[[2.0, -2.0]]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"source": "digit"}, r'config.data.source = "digit" is unknown \(did you mean "digits"'),
+        ({"share": 0.0}, "config.data.share = 0.0 is no share"),
+        ({"channels": 4}, "config.data.channels = 4"),
+        ({"size": (8,)}, r"config.data.size = \(8,\)"),
+        ({"test_share": 1.0}, "config.data.test_share = 1.0"),
+        ({"source": "idx"}, 'source = "idx" needs config.data.path'),
+        ({"source": "folders", "path": "/none"}, "config.data.path: no folder /none"),
+        ({"source": "table", "path": "/none.csv"}, "config.data.path: /none.csv is no .csv"),
+        ({"source": "tfds"}, "config.data.tfds_name is empty"),
+        ({"source": "idx", "path": "/none"}, "/none needs train-images-idx3-ubyte"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(changes, words):
+    with pytest.raises(LabError, match=words):
+        load_images(ImageConfig(**changes))

@@ -1,0 +1,149 @@
+"""Recurrent cells against one row written out in numpy, and what the scan does with time."""
+
+from functools import partial
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.ops.recurrence import BLOCKS, Cell, gradient_norms, scan, step, zero_state
+
+B, T, H = 3, 5, 4
+ELMANS = [Cell("elman", activation=name) for name in ("tanh", "relu", "sigmoid")]
+GRUS = [Cell("gru", reset=r, gate_keeps=k) for r, k in product(("before", "after"), (True, False))]
+CELLS = [*ELMANS, Cell("gated"), *GRUS, Cell("lstm"), Cell("lstm_peephole")]
+MASK = jnp.arange(T) < jnp.array([[5], [2], [4]])
+
+
+def draw(cell, seed=0):
+    """x [T, B, G], weights and a state."""
+    keys = jax.random.split(jax.random.key(seed), 6)
+    x = jax.random.normal(keys[0], (T, B, cell.blocks * H))
+    weights = {"kernel": 0.5 * jax.random.normal(keys[1], (H, cell.blocks * H))}
+    if cell.kind == "gru" and cell.reset == "after":
+        weights["bias"] = jax.random.normal(keys[2], (H,))
+    if cell.kind == "lstm_peephole":
+        weights["peephole"] = jax.random.normal(keys[3], (3, H))
+    return x, weights, tuple(jax.random.normal(key, (B, H)) for key in keys[4 : 4 + cell.parts])
+
+
+def reference(cell, x, weights, state):
+    """The same for one row, unit by unit, as the papers' formulas have it."""
+    sig = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+    u = np.split(weights["kernel"], cell.blocks, axis=1)
+    x = np.split(x, cell.blocks)
+    h = state[0]
+    if cell.kind == "elman":
+        act = {"tanh": np.tanh, "relu": lambda v: np.maximum(v, 0), "sigmoid": sig}
+        return (act[cell.activation](x[0] + h @ u[0]),)
+    if cell.kind == "gated":
+        f = sig(x[0] + h @ u[0])
+        return (f * h + (1 - f) * np.tanh(x[1] + h @ u[1]),)
+    if cell.kind == "gru":
+        r, z = sig(x[0] + h @ u[0]), sig(x[1] + h @ u[1])
+        inner = (r * h) @ u[2] if cell.reset == "before" else r * (h @ u[2] + weights["bias"])
+        new = np.tanh(x[2] + inner)
+        return (z * h + (1 - z) * new,) if cell.gate_keeps else ((1 - z) * h + z * new,)
+    p = weights.get("peephole", np.zeros((3, H)))
+    i, f = sig(x[0] + h @ u[0] + p[0] * state[1]), sig(x[1] + h @ u[1] + p[1] * state[1])
+    c = f * state[1] + i * np.tanh(x[2] + h @ u[2])
+    return sig(x[3] + h @ u[3] + p[2] * c) * np.tanh(c), c
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_scan_is_the_formula_over_real_inputs_alone(cell):
+    x, weights, state = draw(cell)
+    wild = jnp.where(MASK.T[:, :, None], x, jnp.inf)  # padding that would show
+    for reverse in (False, True):
+        out, last = jax.jit(partial(scan, cell, reverse=reverse))(weights, wild, state, MASK)
+        for row, length in enumerate(MASK.sum(axis=1).tolist()):
+            now = tuple(np.asarray(part[row]) for part in state)
+            arrays = {k: np.asarray(v) for k, v in weights.items()}
+            for t in range(length)[:: -1 if reverse else 1]:
+                now = reference(cell, np.asarray(x[t, row]), arrays, now)
+                np.testing.assert_allclose(out[t, row], now[0], atol=1e-5)
+            for part, want in zip(last, now, strict=True):
+                np.testing.assert_allclose(part[row], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", [CELLS[0], Cell("gated"), GRUS[0], GRUS[2], *CELLS[-2:]], ids=str)
+def test_gradients_equal_those_of_the_steps_written_out(cell):
+    x, weights, state = draw(cell)
+
+    def written_out(x, weights, state):
+        total = 0.0
+        for t in range(T):
+            new = step(cell, weights, x[t], state)
+            keep = MASK[:, t, None]
+            state = tuple(jnp.where(keep, a, b) for a, b in zip(new, state, strict=True))
+            total = total + jnp.sin((1 + t) * state[0]).sum()
+        return total + sum(jnp.cos(part).sum() for part in state)
+
+    def scanned(x, weights, state):
+        out, last = scan(cell, weights, x, state, MASK)
+        times = jnp.arange(1, T + 1)[:, None, None]
+        return jnp.sin(times * out).sum() + sum(jnp.cos(part).sum() for part in last)
+
+    found, want = (
+        jax.jit(jax.grad(f, argnums=(0, 1, 2)))(x, weights, state) for f in (scanned, written_out)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, want)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_fresh_step_starts_from_zeros(kind):
+    cell = Cell(kind)
+    x, weights, state = draw(cell)
+    fresh = jnp.zeros((B, T), bool).at[1, 2].set(True)
+    out, _ = scan(cell, weights, x, state, fresh=fresh)
+    plain, _ = scan(cell, weights, x, state)
+    again, _ = scan(cell, weights, x[2:], zero_state(cell, B, H))
+    np.testing.assert_allclose(out[2:, 1], again[:, 1], atol=1e-6)
+    np.testing.assert_array_equal(out[:, [0, 2]], plain[:, [0, 2]])
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_truncation_changes_no_value_and_stops_the_gradient_at_its_multiples(kind):
+    cell = Cell(kind)
+    x, weights, state = draw(cell)
+
+    def last(x, truncate):
+        return scan(cell, weights, x, state, truncate=truncate)[0][-1].sum()
+
+    assert last(x, 3) == last(x, 0)
+    moved = jnp.abs(jax.grad(last)(x, 3)).sum(axis=(1, 2)) > 0
+    assert moved.tolist() == [False, False, False, True, True]
+    # what is left is the gradient from the carried state on, as if that were a constant
+    middle = scan(cell, weights, x[:3], state)[1]
+    alone = jax.grad(lambda x: scan(cell, weights, x, middle)[0][-1].sum())(x[3:])
+    np.testing.assert_allclose(jax.grad(last)(x, 3)[3:], alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
+def test_gradient_norms_of_a_linear_recurrence_are_powers_of_its_factor(factor):
+    weights = {"kernel": factor * jnp.eye(H)}
+    state = (jnp.ones((B, H)),)
+
+    def outputs(x):
+        cell = Cell("elman", activation="relu")
+        return jnp.swapaxes(scan(cell, weights, jnp.swapaxes(x, 0, 1), state)[0], 0, 1)
+
+    norms = gradient_norms(outputs, jnp.ones((B, T, H)))
+    np.testing.assert_allclose(norms / norms[-1], factor ** jnp.arange(T)[::-1], rtol=1e-5)
+    assert abs(norms[-1] / H**0.5 - 1) < 0.2  # the Frobenius norm of the identity
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "lstn"}, 'model.cell = "lstn" is unknown .did you mean "lstm"'),
+        ({"activation": "gelu"}, "model.activation"),
+        ({"reset": "never"}, "model.reset"),
+    ],
+)
+def test_an_unknown_choice_is_refused(change, words):
+    with pytest.raises(LabError, match=words):
+        Cell(**change)

@@ -1,0 +1,132 @@
+"""The report's numbers, recomputed here from the runs' files by other means."""
+
+import base64
+import csv
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from tests.sweeps.sample import make_sweep
+from transformer_lab.errors import LabError
+from transformer_lab.sweeps.report import comparison, numbers_grid, results_grid, write_report
+from transformer_lab.sweeps.results import read_table
+
+SCORES = {
+    "a": [(0.60, 0.70), (0.62, 0.75), (0.67, 0.71)],
+    "b": [(0.70, 0.50), (0.72, 0.52), (0.74, 0.57)],
+    "c": [(0.99, 0.99), "step 3: loss nan", None],
+    "d": [(0.10, 0.20)],
+}
+
+
+def as_dicts(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row["variation"]: row for row in csv.DictReader(file)}
+
+
+def test_numbers_equal_those_recomputed_from_the_jsonl(tmp_path):
+    make_sweep(tmp_path, SCORES)
+    write_report(tmp_path)
+    found = as_dicts(tmp_path / "report.csv")
+    for row, scores in SCORES.items():
+        for key in ("validation/accuracy", "test/accuracy"):
+            values = []
+            for file in sorted(tmp_path.glob(f"{row},seed=*/metrics.jsonl")):
+                lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+                values.append([line[key] for line in lines if key in line][-1])
+            assert float(found[row][f"{key} mean"]) == pytest.approx(np.mean(values), rel=1e-12)
+            if len(values) > 1:
+                deviation = float(found[row][f"{key} deviation"])
+                assert deviation == pytest.approx(np.std(values, ddof=1), rel=1e-12)
+        assert found[row]["runs"] == str(len(scores))
+    assert [found[row]["finished"] for row in "abcd"] == ["3", "3", "1", "1"]
+    assert found["d"]["test/accuracy deviation"] == ""
+    assert float(found["a"]["step_seconds mean"]) == pytest.approx(1 / 7.5)
+
+
+def test_the_table_shows_seeds_and_sample_deviation(tmp_path):
+    grid = results_grid(read_table(make_sweep(tmp_path, SCORES)))
+    assert grid.header[:5] == [
+        "", "seeds", "validation accuracy", "test accuracy", "paper (Nobody 2020, table 1)",
+    ]  # fmt: skip
+    assert grid.rows[0][:5] == ["a", "3", "0.63 ± 0.036", "0.72 ± 0.026", "0.9"]
+    assert grid.rows[2][:5] == ["c", "1 of 3", "0.99", "0.99", ""]
+
+
+@pytest.mark.parametrize(("higher", "best"), [(True, "b"), (False, "d")])
+def test_the_best_is_chosen_on_validation_and_never_on_test(higher, best, tmp_path):
+    """a has the better test score; c has the best one of all, of a third of its runs."""
+    table = read_table(make_sweep(tmp_path, SCORES, higher_is_better=higher))
+    assert table.best == best
+    marked = [row[0] for row in results_grid(table).rows if row[0].endswith("*")]
+    assert marked == [f"{best} *"]
+    assert [row[0] for row in numbers_grid(table).rows if row[1] == "1"] == [best]
+
+
+def test_a_score_that_is_no_number_is_not_best_and_has_no_deviation(tmp_path):
+    table = read_table(make_sweep(tmp_path, {"a": [("nan", 0.1), (0.9, 0.1)], "b": [(0.2, 0.1)]}))
+    row = table.rows[0]
+    assert table.best == "b" and math.isnan(row.mean("validation/accuracy"))
+    assert math.isnan(row.deviation("validation/accuracy"))
+
+
+def test_failed_and_missing_runs_are_named(tmp_path):
+    text = write_report(make_sweep(tmp_path, SCORES))
+    assert "- failed: c,seed=1: step 3: loss nan" in text
+    assert "- missing: c,seed=2: stopped" in text
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "failed: c,seed=1: step 3: loss nan" in page and "missing: c,seed=2: stopped" in page
+
+
+def test_html_is_escaped_and_needs_no_other_file(tmp_path):
+    evil = "<script>alert('x')</script>"
+    write_report(make_sweep(tmp_path, {"a": [(0.1, 0.2), evil]}, doc=evil, source=f'"{evil}&'))
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page and page.count("&lt;script&gt;") == 3
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    data = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', page)[1]
+    assert base64.b64decode(data) == (tmp_path / "curves.svg").read_bytes()
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_markdown_and_latex_are_escaped(tmp_path):
+    text = write_report(make_sweep(tmp_path, {"a_1": [(0.1, 0.2)]}, source="100% of A|B & C_D"))
+    assert r"100% of A\|B & C\_D" in text and r"a\_1 \*" in text
+    tex = (tmp_path / "report.tex").read_text(encoding="utf-8")
+    assert r"100\% of A|B \& C\_D" in tex and r"a\_1 *" in tex
+    assert {line.count(" & ") for line in tex.splitlines() if line.endswith(r"\\")} == {7}
+
+
+def test_two_sweeps_differ_by_the_means_with_a_standard_error(tmp_path):
+    here = make_sweep(tmp_path / "x", {"a": [(0, 0.5), (0, 0.7)], "b": [(0, 0.5)], "y": []})
+    there = make_sweep(tmp_path / "y", {"a": [(0, 0.1), (0, 0.2), (0, 0.6)], "b": [(0, 0.75)]})
+    grid = comparison(read_table(here), read_table(there))
+    error = np.sqrt(np.var([0.5, 0.7], ddof=1) / 2 + np.var([0.1, 0.2, 0.6], ddof=1) / 3)
+    assert grid.rows[0][-2:] == ["0.3", f"{error:.3g}"]
+    assert grid.rows[1][-2:] == ["-0.25", ""]  # one seed has no deviation
+    assert len(grid.rows) == 2
+    assert grid.rows[0][4] in write_report(here, there)
+    assert (tmp_path / "x" / "compare.csv").exists()
+
+
+def test_the_experiments_own_plot_is_part_of_the_report(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from matplotlib.figure import Figure\n"
+        "from transformer_lab.sweeps.experiment import Experiment\n"
+        "def plot(table):\n    figure = Figure()\n"
+        "    figure.subplots().plot([row.mean('test/accuracy') for row in table.rows])\n"
+        "    return figure\n"
+        "def get_experiment(scale): return Experiment('configs/smoke.py', [], plot=plot)\n",
+        encoding="utf-8",
+    )
+    text = write_report(make_sweep(tmp_path / "s", SCORES, experiment=str(file)))
+    assert "![plot](plot.png)" in text and (tmp_path / "s" / "plot.svg").exists()
+
+
+def test_a_directory_without_a_sweep_is_one_line(tmp_path):
+    with pytest.raises(LabError, match="holds no sweep"):
+        write_report(tmp_path)

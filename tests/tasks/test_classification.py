@@ -1,0 +1,35 @@
+"""F1 of one class, where a config names it."""
+
+import numpy as np
+import pytest
+
+from tests.tasks.test_reading import ROWS, trainer_of
+from transformer_lab.errors import LabError
+
+
+def test_f1_is_that_of_the_positive_label_or_the_mean_of_both(monkeypatch):
+    def score(label):
+        trainer = trainer_of(
+            "classification", data__source="generated", task__positive_label=label, **ROWS
+        )
+        task = trainer.task
+        gold = task.fitting("test")[1]["label"]
+        # Three quarters of the guesses are class 1, whatever is right.
+        guess = (np.arange(len(gold)) % 4 > 0).astype(int)
+        monkeypatch.setattr(task, "outputs", lambda *_: list(np.eye(2)[guess]))
+        both = [
+            2 * (gold == c)[guess == c].sum() / ((gold == c).sum() + (guess == c).sum())
+            for c in (0, 1)
+        ]
+        values = task.score({}, "test", lambda batch: batch, False).values
+        return values["f1"], both, task.labels
+
+    mean, both, labels = score("")
+    assert both[0] != both[1] and mean == pytest.approx(sum(both) / 2)
+    for label, own in zip(labels, both, strict=True):
+        assert score(label)[0] == pytest.approx(own)
+
+
+def test_a_positive_label_that_is_no_label_is_refused():
+    with pytest.raises(LabError, match=r'^task.positive_label = "fersh" is no label \('):
+        trainer_of("classification", data__source="generated", task__positive_label="fersh", **ROWS)

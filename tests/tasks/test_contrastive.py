@@ -1,0 +1,249 @@
+"""The contrastive task: accumulation, texts, determinism, frozen towers, scores, commands."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from tests.tiny import make_trainer
+from tests.tiny_emoji import towers_config, write_emoji
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.naming import recalls
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints
+from transformer_lab.training.optimizer import path_mask
+from transformer_lab.training.state import loss_and_gradient
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_emoji(tmp_path_factory.mktemp("emoji"))
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    """A finished run's directory."""
+    workdir = tmp_path_factory.mktemp("run")
+    runs.run(towers_config(folder, mesh__data=-1), workdir)
+    return workdir
+
+
+def first_batch(task):
+    batches = task.train_batches()
+    batch = next(batches)
+    batches.close()
+    return batch
+
+
+def step_of(folder, devices=1, **changes):
+    """Loss and parameters after a step on the first batch."""
+    trainer = make_trainer(towers_config(folder, mesh__data=devices, **changes), devices)
+    batch = trainer.place(first_batch(trainer.task))
+    state, metrics = trainer.train_step(trainer.init(), batch)
+    return float(metrics["loss"]), jax.device_get(state.params)
+
+
+def gradient_of(folder, parts, devices, **changes):
+    trainer = make_trainer(towers_config(folder, mesh__data=devices, **changes), devices)
+    batch = trainer.place(first_batch(trainer.task))
+    params = trainer.init().params
+    run = jax.jit(
+        lambda p, b: loss_and_gradient(
+            trainer.task.loss, p, b, jax.random.key(0), parts, trainer.mesh
+        )
+    )
+    pairs, gradient = run(params, batch)
+    return float(pairs["loss"][0] / pairs["loss"][1]), jax.device_get(gradient)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_contrastive_accumulation_equals_the_large_batch(folder, loss):
+    bias = {"model__bias": -10.0} if loss == "sigmoid" else {}
+    sgd = {"optimizer__name": "sgd", "task__loss": loss, **bias}
+    whole = step_of(folder, **sgd)
+    for parts in (2, 8):
+        found = step_of(folder, micro_batches=parts, **sgd)
+        assert found[0] == pytest.approx(whole[0], rel=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found[1], whole[1])
+
+
+def test_devices_blocks_and_micro_batches_together_change_nothing(folder):
+    whole = gradient_of(folder, 1, 1)
+    for parts, devices in ((1, 8), (2, 4)):
+        found = gradient_of(folder, parts, devices, task__loss="chunked_softmax")
+        assert found[0] == pytest.approx(whole[0], rel=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 2e-6), found[1], whole[1])
+
+
+def test_case_49_texts_keep_their_end_when_cut_or_empty(folder):
+    task = make_trainer(towers_config(folder), 1).task
+    long, empty = "red ball " * 20, ""
+    found = task.encode_texts([long, empty, "red ball"])
+    tok = task.tokenizer
+    assert found["tokens"].shape == (3, 8)
+    assert found["tokens"][0, 0] == tok.bos_id and found["tokens"][0, -1] == tok.eos_id
+    assert tok.eos_id not in found["tokens"][0, :-1]
+    assert found["tokens"][1].tolist() == [tok.bos_id, tok.eos_id] + [tok.pad_id] * 6
+    assert found["tokens_mask"].sum(axis=1).tolist() == [8, 2, 4]
+    assert task.model_config.eos_id == tok.eos_id
+
+
+def test_batches_are_a_function_of_seed_and_step_and_pairs_belong_together(folder):
+    task = make_trainer(towers_config(folder, task__strength=0.0, batch__length=16), 1).task
+    first, second = task.train_batches(), task.train_batches()
+    ahead = [next(first) for _ in range(3)]
+    state = {**second.get_state(), "next_index": 2}
+    second.restore(state)
+    jax.tree.map(np.testing.assert_array_equal, next(second), ahead[2])
+    assert (ahead[0]["tokens"] != ahead[1]["tokens"]).any()
+    real = ahead[0]["tokens_mask"][:, 0]
+    assert real.sum() == 12 and not ahead[0]["image"][~real].any()
+    shades = {"red": 0, "rouge": 0, "green": 1, "vert": 1, "blue": 2, "bleu": 2}
+    checked = 0
+    for image, ids in zip(ahead[0]["image"][real], ahead[0]["tokens"][real], strict=True):
+        said = {
+            shades[w] for w in task.tokenizer.decode(ids).replace(",", " ").split() if w in shades
+        }
+        inked = image[(image < 250).any(axis=-1)].astype(float).mean(axis=0)
+        for channel in said:
+            assert inked.argmax() == channel
+            checked += 1
+    assert checked >= 3
+    first.close()
+    second.close()
+
+
+def test_case_11_the_scale_is_not_decayed(folder):
+    trainer = make_trainer(towers_config(folder), 1)
+    mask = path_mask(trainer.init().params, trainer.config.optimizer.weight_decay_pattern)
+    assert mask["scale"] is False and mask["image_projection"]["kernel"] is True
+
+
+def test_case_11_a_run_restored_above_the_bound_computes_with_100(folder, trained):
+    trainer, params = runs.open_run(runs.ConfigDict(runs.stored_config(trained)), trained)
+    params = {**params, "scale": np.float32(9.0)}
+    batch = trainer.place(first_batch(trainer.task))
+    pairs = trainer.task.loss(params, batch, jax.random.key(0))
+    assert float(pairs["scale"][0]) == pytest.approx(100.0, rel=1e-6)
+
+
+def test_a_frozen_image_tower_stays_as_it_was(folder, trained, tmp_path):
+    """LiT: only what the pattern names trains, and nothing else has optimizer state."""
+    lit = {"adapt__method": "head", "adapt__train": r"^(text|scale)"}
+    config = towers_config(folder, mesh__data=-1, **lit)
+    runs.run(config, tmp_path, init_from=str(trained))
+    read = lambda d: flatten_dict(  # noqa: E731
+        runs.open_run(runs.ConfigDict(runs.stored_config(d)), d)[1], sep="/"
+    )
+    before, after = read(trained), read(tmp_path)
+    for path in before:
+        same = np.array_equal(before[path], after[path])
+        assert same == path.startswith("image"), path
+
+
+def test_a_stopped_run_continues_bit_for_bit(folder, trained, tmp_path):
+    config = towers_config(folder, mesh__data=-1)
+    config.steps = 2
+    runs.run(config, tmp_path)
+    config.steps = 4
+    runs.run(config, tmp_path)
+    ends = []
+    for workdir in (trained, tmp_path):
+        checkpoints = Checkpoints(workdir, 2, print)
+        ends.append(checkpoints.restore_params(4))
+        checkpoints.close()
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_scores_name_held_out_concepts_and_the_other_artist(trained):
+    lines = (trained / "metrics.jsonl").read_text().splitlines()
+    found = {k: v for line in lines for k, v in json.loads(line).items()}
+    assert found["test/num_examples"] == 4
+    for name in ("zero_shot_top5", "image_to_text_recall_5", "text_to_image_recall_10"):
+        assert found[f"test/{name}"] == 1.0  # of 4
+    assert 0 <= found["test/other_artist_top1"] <= found["test/other_artist_top5"] <= 1
+    assert {"test/zero_shot_top1", "test/category_top1", "test/described_top1"} <= found.keys()
+
+
+def test_recalls_count_ranks_and_ties_are_no_hits():
+    near = np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
+    found = recalls("r", near, np.array([0, 1, 2]), (1, 2, 3))
+    assert found == {"r1": 1 / 3, "r2": 2 / 3, "r3": 1.0}
+
+
+def test_class_vectors_are_means_of_their_prompts(folder):
+    trainer = make_trainer(towers_config(folder), 1)
+    task, params = trainer.task, trainer.init().params
+    texts = ["red ball", "blue box", "grey bar"]
+    each = task.text_vectors(params, texts, trainer.place)
+    found = task.class_vectors(params, [texts[:2], texts[2:]], trainer.place)
+    mean = each[:2].mean(axis=0)
+    np.testing.assert_allclose(found[0], mean / np.linalg.norm(mean), atol=1e-6)
+    np.testing.assert_allclose(found[1], each[2], atol=1e-6)
+    chances = task.probabilities(params, each, each)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0, atol=1e-6)
+    assert (chances.argmax(axis=1) == np.arange(3)).all()
+
+
+def test_padding_rows_and_their_number_change_no_metric(folder):
+    trainer = make_trainer(towers_config(folder), 1)
+    wide = make_trainer(towers_config(folder, batch__rows=32), 1)
+    params = trainer.init().params
+    found = [t.evaluate(params, "test") for t in (trainer, wide)]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"task__loss": "softmx"}, 'did you mean "softmax"'),
+        ({"task__loss": "sigmoid"}, "model.bias"),
+        ({"batch__rows": 12, "micro_batches": 8}, "batch.rows = 12"),
+        ({"task__mean": (0.5,)}, "task.mean"),
+    ],
+)
+def test_wrong_settings_are_one_line(folder, changes, words):
+    with pytest.raises(LabError, match=words):
+        make_trainer(towers_config(folder, **changes), 1)
+
+
+def command(module, *arguments):
+    line = [sys.executable, "-m", f"transformer_lab.{module}", *map(str, arguments)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_zero_shot_and_retrieve_read_a_run(folder, trained, tmp_path):
+    images = sorted((folder / "emoji-datasource-twitter" / "img" / "twitter" / "64").iterdir())
+    code, out, err = command(
+        "zero_shot", f"--workdir={trained}", "--labels=red ball,blue box", "--json", *images[:2]
+    )
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["image"] for row in rows] == [str(path) for path in images[:2]]
+    for row in rows:
+        assert row["probabilities"].keys() == {"red ball", "blue box"}
+        assert sum(row["probabilities"].values()) == pytest.approx(1.0)
+    target = tmp_path / "sheet.png"
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    for path in images[:6]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    code, out, err = command(
+        "retrieve",
+        f"--workdir={trained}",
+        f"--images={tmp_path}",
+        "--query=a red ball",
+        "--count=5",
+        f"--target={target}",
+    )
+    assert code == 0, err
+    near = [float(line.split("\t")[0]) for line in out.splitlines()]
+    assert len(near) == 5 and near == sorted(near, reverse=True)
+    assert "broken.png" in err and target.read_bytes()[1:4] == b"PNG"

@@ -1,0 +1,135 @@
+"""Recurrent nets over the one loop: every task that takes them learns, and others refuse them."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tiny import make_trainer, tiny_config
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.translation import bleu_by_length, corpus_scores
+from transformer_lab.training import runs
+from transformer_lab.training.config import default_config
+
+TINY = {
+    "tensorboard": False,
+    "mesh.data": 1,
+    "model.width": 24,
+    "model.embedding_width": 12,
+    "model.max_length": 48,
+    "optimizer.learning_rate": 1e-2,
+    "optimizer.warmup_steps": 5,
+    "optimizer.schedule": "constant",
+}
+ROWS = {"batch.tokens_per_batch": 1024, "batch.buckets": 1, "batch.max_length": 48}
+
+
+def trainer_of(task, model="recurrent", **changes):
+    config = default_config(model=model, task=task)
+    config.update_from_flattened_dict({**TINY, **ROWS, **changes})
+    return make_trainer(config, 1)
+
+
+def trained(trainer, steps):
+    state, batches, losses = trainer.init(), trainer.task.train_batches(), []
+    for _ in range(steps):
+        state, metrics = trainer.train_step(state, trainer.place(next(batches)))
+        losses.append(float(metrics["loss"]))
+    batches.close()
+    return state.params, losses
+
+
+def test_parentheses_are_learnt_and_scored_at_each_length_with_baselines():
+    data = {
+        "data.min_length": 8, "data.max_length": 10, "data.train_size": 600, "data.test_size": 20,
+        "data.validation_size": 10, "data.other_lengths": (12, 24), "data.other_size": 100,
+        "tokenizer.kind": "char",
+    }  # fmt: skip
+    trainer = trainer_of("parentheses", **data)
+    params, _ = trained(trainer, 150)
+    task = trainer.task
+    values = task.score(params, "test", trainer.place, True).values
+    assert values["majority_baseline"] == values["length_baseline"] == 0.5
+    assert trainer.evaluate(params, "test")["accuracy"] > 0.9 and values["accuracy_12"] > 0.8
+    assert "accuracy_24" in values
+    assert "majority_baseline" not in task.score(params, "test", trainer.place, False).values
+    wrong, right = task.predict(params, ["-++--+-+", "+-++--+-"], trainer.place)
+    assert (wrong["label"], right["label"]) == ("unbalanced", "balanced")
+
+
+def test_words_are_tagged():
+    settings = {"data.source": "generated_tags", "tokenizer.kind": "word", "model.layers": 1}
+    trainer = trainer_of("tagging", **settings, **{"model.bidirectional": True})
+    params, losses = trained(trainer, 40)
+    assert losses[-1] < 0.2 * losses[0]
+    assert trainer.evaluate(params, "test")["accuracy"] > 0.9
+
+
+def test_a_translator_learns_to_reverse_and_resumes(tmp_path):
+    config = tiny_config(steps=6, mesh__data=-1)
+    recurrent = default_config(model="recurrent_seq2seq", task="translation")
+    with config.unlocked():
+        config.model = recurrent.model
+    config.model.update(width=16, encoder_width=8, max_length=16)
+    runs.run(config, tmp_path / "a")
+    config.steps = 3
+    runs.run(config, tmp_path / "b")
+    config.steps = 6
+    runs.run(config, tmp_path / "b")
+    losses = []
+    for name in ("a", "b"):
+        lines = (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        losses.append({r["step"]: r["loss"] for r in map(json.loads, lines) if "loss" in r})
+    assert losses[0] == losses[1] and losses[0][6] < losses[0][1]
+
+
+def test_a_language_model_learns(tmp_path):
+    text = "\n\n".join("the cat sat on the mat . " * n for n in range(3, 33))
+    (tmp_path / "t.txt").write_text(text, encoding="utf-8")
+    trainer = trainer_lm(tmp_path)
+    params, losses = trained(trainer, 60)
+    assert losses[-1] < 0.5 * losses[0]
+    prompt = [trainer.task.prompt_ids("the cat")]
+    (found,) = trainer.task.generator(trainer.place)(params, prompt)[0]
+    assert trainer.task.text_of(found).split()[:4] == ["sat", "on", "the", "mat"]
+
+
+def trainer_lm(folder):
+    config = default_config(model="recurrent", task="language_modeling")
+    values = {
+        **TINY, "data.source": "files", "data.path": str(folder / "t.txt"), "task.samples": 0,
+        "tokenizer.kind": "word", "batch.rows": 8, "batch.length": 16, "model.truncate": 8,
+        "decode.max_new_tokens": 4,
+    }  # fmt: skip
+    config.update_from_flattened_dict(values)
+    return make_trainer(config, 1)
+
+
+@pytest.mark.parametrize("task", ["masked_language_modeling", "question_answering"])
+def test_tasks_of_transformers_refuse_a_recurrent_net_by_name(task):
+    with pytest.raises(LabError, match='model.kind = "recurrent" does not go with this task'):
+        make_trainer(default_config(model="recurrent", task=task), 1)
+
+
+def test_bleu_by_length_is_the_bleu_of_each_part():
+    sources = ["a b", "a b c d e", "a b c d", "w " * 20]
+    outputs = ["the cat is on the mat", "a dog runs home", "the big cat sat down", "x y z w v"]
+    references = ["the cat sat on the mat", "a dog runs home", "the big cat sat", "x y z w u"]
+    found = bleu_by_length(sources, outputs, references)
+    assert list(found) == ["bleu_words_over_16", "bleu_words_to_4", "bleu_words_to_8"]
+    short = corpus_scores([outputs[0], outputs[2]], [references[0], references[2]])[0]["bleu"]
+    assert found["bleu_words_to_4"] == short
+    np.testing.assert_allclose(found["bleu_words_to_8"], 100.0)
+
+
+def test_every_recurrent_parameter_has_a_place_on_a_mesh_of_all_axes():
+    config = tiny_config(**{"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2})
+    with config.unlocked():
+        config.model = default_config(model="recurrent_seq2seq", task="translation").model
+    config.model.update(width=16, encoder_width=8, max_length=16, cell="lstm_peephole", layers=2)
+    split = trained(make_trainer(config, 8), 2)[1]
+    config.mesh.update(data=1, fsdp=1, tensor=1)
+    whole = trained(make_trainer(config, 1), 2)[1]
+    np.testing.assert_allclose(split, whole, rtol=1e-5)
+    assert jax.device_count() == 8

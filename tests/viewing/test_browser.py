@@ -1,0 +1,143 @@
+"""The page in a real browser without a head; skipped where none is installed."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.viewing.test_page import HOSTILE, random_map
+from transformer_lab.viewing.page import page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+playwright = pytest.importorskip("playwright.sync_api")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def maps():
+    picture = np.full((20, 30, 3), 255, np.uint8)
+    return {
+        "self": random_map(columns=4),
+        "cross": random_map(layers=1, rows=3, columns=6),
+        "patches": random_map(rows=7, columns=7, picture=picture, grid=(2, 3)),
+    }
+
+
+@pytest.fixture
+def tab(browser, maps, tmp_path):
+    """The page, opened from a file; nothing may fail in it or be fetched."""
+    file = tmp_path / "page.html"
+    file.write_text(page(maps, HOSTILE[0]), encoding="utf-8")
+    tab, wrong, asked = browser.new_page(), [], []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("console", lambda message: message.type == "error" and wrong.append(message.text))
+    tab.on("request", lambda request: asked.append(request.url.split(":")[0]))
+    tab.goto(file.as_uri())
+    yield tab
+    assert wrong == [] and set(asked) <= {"file", "data"} and asked.count("file") == 1
+    tab.close()
+
+
+def pressed(tab, id, *keys):
+    tab.focus(f"#{id}")
+    for key in keys:
+        tab.keyboard.press(key)
+
+
+def table(tab):
+    return tab.eval_on_selector_all(
+        "#links tr", "rows => rows.map(r => [...r.cells].map(c => c.textContent))"
+    )
+
+
+def strongest(weights, rows, columns, count=20):
+    """The table that must be shown."""
+    order = np.argsort(-weights, axis=None, kind="stable")[:count]
+    return [
+        [f"{rows[i]} ({i})", f"{columns[j]} ({j})", f"{weights[i, j]:.4f}"]
+        for i, j in zip(*np.unravel_index(order, weights.shape), strict=True)
+    ]
+
+
+def close(found, want):
+    """The same links, the weights to their last digit."""
+    assert [line[:2] for line in found] == [line[:2] for line in want]
+    weights = [[float(line[2]) for line in lines] for lines in (found, want)]
+    np.testing.assert_allclose(*weights, atol=1.01e-4)
+
+
+def test_a_head_chosen_by_keyboard_shows_the_models_weights(tab, maps):
+    found = maps["self"]
+    pressed(tab, "layer", "ArrowDown")
+    pressed(tab, "head", "ArrowDown", "ArrowDown")
+    close(table(tab), strongest(found.weights[1, 2], found.rows, found.columns))
+    pressed(tab, "heat", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight")
+    told = tab.inner_text("#shown")
+    assert told.startswith(f"{found.rows[2]} (2) → {HOSTILE[1]} (1): ")
+    assert told.endswith("(self, layer 1, head 2)")
+    shown = float(told.split(": ")[1].split()[0])
+    assert shown == pytest.approx(found.weights[1, 2, 2, 1], abs=6e-5)
+    close(table(tab), [
+        [f"{found.rows[2]} (2)", *line[1:]]
+        for line in strongest(found.weights[1, 2, 2:3], found.rows, found.columns)
+    ])  # fmt: skip
+    pressed(tab, "head", "ArrowDown")
+    tab.select_option("#row", "-1")
+    close(table(tab), strongest(found.weights[1].mean(axis=0), found.rows, found.columns))
+
+
+def test_a_click_and_the_darkest_cell_are_the_same_weight(tab, maps):
+    found = maps["cross"]
+    tab.select_option("#map", "1")
+    assert tab.locator("#layer option").count() == 1
+    i, j = np.unravel_index(found.weights[0, 0].argmax(), found.weights.shape[2:])
+    colours = tab.evaluate(
+        """([i, j]) => { const canvas = document.getElementById("heat");
+        const at = n => (150 + (n + .5) * 24) * canvas.width / parseFloat(canvas.style.width);
+        return [...canvas.getContext("2d").getImageData(at(j), at(i), 1, 1).data]; }""",
+        [int(i), int(j)],
+    )
+    assert colours == [8, 48, 107, 255]
+    tab.click("#heat", position={"x": 150 + 24 * int(j) + 12, "y": 150 + 24 * int(i) + 12})
+    assert f": {found.weights[0, 0].max():.4f} (" in tab.inner_text("#shown")
+
+
+def test_a_hostile_token_stays_text(tab):
+    assert tab.evaluate("window.hacked") is None
+    assert tab.title() == tab.inner_text("h1") == HOSTILE[0]
+    options = tab.locator("#row option").all_text_contents()
+    assert options == ["all", *(f"{token} ({i})" for i, token in enumerate(HOSTILE))]
+
+
+def test_what_can_be_chosen_or_seen_has_a_name(tab):
+    for id, name in (("map", "Attention"), ("layer", "Layer"), ("head", "Head")):
+        assert tab.get_by_label(name, exact=True).get_attribute("id") == id
+    unnamed = "c => c.filter(e => !e.getAttribute('aria-label')).length"
+    assert tab.eval_on_selector_all("canvas", unnamed) == 0
+    assert tab.get_by_role("status").get_attribute("id") == "shown"
+
+
+def test_patches_lie_over_the_picture_and_only_where_there_is_one(tab, maps):
+    assert tab.is_hidden("#picture")
+    tab.select_option("#map", "2")
+    tab.wait_for_selector("#picture", state="visible")
+    weights = maps["patches"].weights[0, 0, 0, 1:].reshape(2, 3)
+    colour = """([i, j]) => { const canvas = document.getElementById("picture");
+        const x = (j + .5) / 3 * canvas.width, y = (i + .5) / 2 * canvas.height;
+        return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data]; }"""
+    for i, j in np.ndindex(2, 3):  # red of so much over white
+        share = 0.75 * weights[i, j] / weights.max()
+        want = [255 - 35 * share, 255 * (1 - share), 255 * (1 - share), 255]
+        assert tab.evaluate(colour, [i, j]) == pytest.approx(want, abs=2.5)
+    tab.select_option("#row", "3")
+    weights = maps["patches"].weights[0, 0, 3, 1:].reshape(2, 3)
+    i, j = np.unravel_index(weights.argmax(), (2, 3))
+    assert tab.evaluate(colour, [int(i), int(j)]) == pytest.approx([229, 64, 64, 255], abs=2.5)

@@ -1,0 +1,75 @@
+"""Attention to look at: `python -m transformer_lab.attend --workdir=DIR --text=T --output=A.html`.
+
+The page needs neither server nor network. `--text_b` is an encoder's second text, or the target of
+an encoder-decoder, which else is its own translation; `--extend` lets a language model continue the
+text first, as `--config.decode` says. `--png=FILE.png` draws one `--map` (its `--layer`s and
+`--head`s), `--heads` prints a table of what each head does. See docs/attention.md.
+"""
+
+from pathlib import Path
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from transformer_lab import cli
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.training import runs
+from transformer_lab.viewing import heads
+from transformer_lab.viewing.capture import Inputs, Map, Maps, capture
+from transformer_lab.viewing.page import page
+
+flags.DEFINE_string("workdir", "", "Directory of the trained run.")
+flags.DEFINE_string("text", None, "What the model reads.")
+flags.DEFINE_string("text_b", None, "A second text, or the target of an encoder-decoder.")
+flags.DEFINE_string("image", None, "A file, for models that see.")
+flags.DEFINE_bool("extend", False, "Let a language model continue the text first.")
+flags.DEFINE_string("output", "", "The .html file to write.")
+flags.DEFINE_string("png", "", "The .png file to write.")
+flags.DEFINE_string("map", None, "Which attention --png draws; the first if none is named.")
+flags.DEFINE_integer("layer", None, "Of --png; all if none is named.", lower_bound=0)
+flags.DEFINE_integer("head", None, "Of --png; all if none is named.", lower_bound=0)
+flags.DEFINE_bool("heads", False, "Print what each head does.")
+flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
+flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
+
+
+def main(arguments: list[str]) -> None:
+    args = flags.FLAGS
+    if arguments:
+        raise LabError(f'"{arguments[0]}" is no flag: write --text="{" ".join(arguments)}"')
+    if not (args.output or args.png or args.heads):
+        raise LabError("say what to make: --output=FILE.html, --png=FILE.png or --heads")
+    config, workdir = cli.get_config(), cli.get_workdir()
+    trainer, params = runs.open_run(config, workdir, args.average, args.init_from)
+    inputs = Inputs(args.text, args.text_b, args.image, args.extend)
+    maps = capture(trainer.task, params, inputs, trainer.place)
+    if args.output:
+        title = f"{workdir.name}: {args.text or args.image}"
+        Path(args.output).write_text(page(maps, title), encoding="utf-8")
+    if args.png:
+        from transformer_lab.viewing.png import png  # matplotlib takes a second to load
+
+        Path(args.png).write_bytes(png(chosen(maps), args.layer, args.head))
+    if args.heads:
+        table = Table("attention", "layer", "head", *heads.NAMES)
+        for row in heads.table(trainer.task, params, maps):
+            table.add_row(*row)
+        Console(width=None if Console().is_terminal else 120).print(table)
+
+
+def chosen(maps: Maps) -> Map:
+    """The map of --map, which must have the layer and the head asked for."""
+    args = flags.FLAGS
+    name = next(iter(maps)) if args.map is None else args.map
+    if name not in maps:
+        raise LabError(f'--map="{name}" is unknown{nearest(name, maps)}')
+    for flag, number in zip(("layer", "head"), maps[name].weights.shape, strict=False):
+        value = getattr(args, flag)
+        if value is not None and value >= number:
+            raise LabError(f"--{flag}={value}: {name} has {flag}s 0 to {number - 1}")
+    return maps[name]
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

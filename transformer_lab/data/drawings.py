@@ -1,0 +1,99 @@
+"""Transparent pictures placed on a background: as they are, or varied at random for training."""
+
+import hashlib
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64, UInt8
+
+from transformer_lab.data.batching import BatchPlan
+from transformer_lab.errors import LabError
+
+Pixels = UInt8[np.ndarray, "n h w 3"]
+
+
+class DrawPlan(BatchPlan):
+    """Batches of examples with a draw each: ids are int64 [rows, 2], filler rows -1."""
+
+    def __init__(self, examples: int, rows: int, seed: int):
+        super().__init__(np.ones((examples, 1), np.int64), [(1,)], rows, seed=seed)
+
+    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows 2"]]:
+        bucket, ids = super().__getitem__(step)
+        draws = np.random.default_rng((self.seed, step, 3)).integers(2**63, size=len(ids))
+        return bucket, np.stack([ids, draws], axis=1)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"drawings {super().fingerprint()}".encode()).hexdigest()
+
+
+def plain(pictures: UInt8[np.ndarray, "n s s 4"], size: tuple[int, int]) -> Pixels:
+    """The whole pictures on white."""
+    if min(size) < 1:
+        raise LabError(f"model.image.image_size = {size} must be at least 1")
+    still = np.ones((len(pictures), 2)), np.zeros((len(pictures), 2))
+    placed = _place(pictures, size, *still)
+    return _bytes(placed[..., :3] + (1 - placed[..., 3:]))
+
+
+def varied(
+    pictures: UInt8[np.ndarray, "n s s 4"],
+    size: tuple[int, int],
+    mirrored: Bool[np.ndarray, "n"],
+    rng: np.random.Generator,
+    strength: float = 1.0,
+) -> Pixels:
+    """Moved, scaled, perhaps mirrored, on another background, in other colours."""
+    n = len(pictures)
+    zoom = np.exp(strength * rng.uniform(-0.35, 0.15, (n, 1)))
+    zoom = zoom * np.exp(strength * rng.uniform(-0.1, 0.1, (n, 2)))
+    shift = strength * rng.uniform(-0.12, 0.12, (n, 2))
+    zoom[:, 1] *= np.where(mirrored & (rng.random(n) < 0.5), -1, 1)
+    placed = _place(pictures, size, zoom, shift)
+    paper = np.where(rng.random((n, 1)) < 0.5, 1.0, 1 - 0.7 * strength * rng.random((n, 3)))
+    colours = placed[..., :3] + (1 - placed[..., 3:]) * paper[:, None, None].astype(np.float32)
+    return _bytes(_recolour(colours, strength, rng))
+
+
+def _recolour(colours: Float[np.ndarray, "n h w 3"], strength: float, rng: np.random.Generator):
+    """A matrix near 1 for the three channels of each picture, towards grey at times, and light."""
+    n = len(colours)
+    grey = strength * rng.uniform(-0.2, 0.5, (n, 1, 1)) + (rng.random((n, 1, 1)) < 0.1 * strength)
+    grey = np.minimum(grey, 1.0)
+    matrix = (1 - grey) * np.eye(3) + grey * np.array([[0.3], [0.59], [0.11]])
+    matrix = matrix + strength * rng.normal(0, 0.06, (n, 3, 3))
+    contrast = np.exp(strength * rng.uniform(-0.4, 0.2, (n, 1, 1)))
+    light = strength * rng.uniform(-0.15, 0.15, (n, 1, 1)) + 0.5 * (1 - contrast)
+    flat = colours.reshape(n, -1, 3) @ (contrast * matrix).astype(np.float32)
+    return (flat + light.astype(np.float32)).reshape(colours.shape)
+
+
+def _place(pictures, size, zoom, shift):
+    """float32 [n, h, w, 4]: pictures scaled and moved by shares of their size, nothing around."""
+    down, across = (_weights(size[i], pictures.shape[1], zoom[:, i], shift[:, i]) for i in (0, 1))
+    n, side = pictures.shape[:2]
+    x = pictures.astype(np.float32).reshape(n, side, -1) * np.float32(1 / 255)
+    x = _columns(down @ x, side)
+    return _columns(across @ x, size[0]).reshape(n, *size, 4)
+
+
+def _columns(x: np.ndarray, size: int) -> np.ndarray:
+    """[n, a, size * 4] -> [n, size, a * 4]: the other of two directions comes first."""
+    n, a, _ = x.shape
+    return np.swapaxes(x.reshape(n, a, size, 4), 1, 2).reshape(n, size, a * 4)
+
+
+def _weights(size: int, side: int, zoom: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """float32 [n, size, side]: how much of each old line is in each new one (a triangle, as wide as
+    the coarser of both)."""
+    places = (np.arange(size) + 0.5) / size - 0.5
+    at = side * (0.5 + shift[:, None] + places / zoom[:, None])
+    reach = np.maximum(side / (size * np.abs(zoom)), 1.0)[:, None, None]
+    around = int(np.ceil(reach.max()))
+    lines = np.arange(-around, side + around) + 0.5
+    near = np.maximum(1 - np.abs(at[..., None] - lines) / reach, 0)
+    near /= np.maximum(near.sum(axis=2, keepdims=True), 1e-6)
+    return near[..., around : around + side].astype(np.float32)
+
+
+def _bytes(colours: np.ndarray) -> np.ndarray:
+    return np.rint(np.clip(colours, 0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""Images with a label: read from files and sets, augmented, and normalised."""

@@ -1,0 +1,87 @@
+"""Batches of labelled images, all of one shape: their order, and what the host makes of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import Int64
+
+from transformer_lab.data.buckets import Shape
+from transformer_lab.data.images.augment import AugmentConfig, augment, mix
+from transformer_lab.data.images.sources import Images
+from transformer_lab.data.packing import RowPlan
+from transformer_lab.data.pipeline import Batch, Batches
+from transformer_lab.errors import LabError
+
+
+@dataclass(frozen=True)
+class ImageBatchConfig:
+    """How batches are made, and by how many processes beside the one that trains."""
+
+    rows: int = 128  # over all devices and micro-batches
+    workers: int = 0  # processes that read and augment; 0: threads. The batches are the same
+
+    def __post_init__(self):
+        if self.rows < 1 or self.workers < 0:
+            raise LabError(
+                f"batch.rows = {self.rows} must be at least 1, batch.workers = {self.workers} 0"
+            )
+
+    def check(self, rows_multiple: int) -> None:
+        """Refuses a mesh that the rows cannot be divided over."""
+        if self.rows % rows_multiple:
+            raise LabError(
+                f"batch.rows = {self.rows} is not divided by mesh.data x mesh.fsdp x "
+                f"micro_batches = {rows_multiple}: set it to a multiple of that"
+            )
+
+
+def train_plan(images: Images, rows: int, seed: int) -> RowPlan:
+    """A new order each epoch, and a draw for each row of each step."""
+    if not len(images):
+        raise LabError("there is no image to train on")
+    return RowPlan("images", np.ones(len(images), np.int64), 1, rows, seed, draws=True)
+
+
+def train_batches(
+    plan: RowPlan, images: Images, config: AugmentConfig, classes: int, workers: int
+) -> Batches:
+    """Augmented batches without end; see `load`."""
+    return Batches(plan, partial(load, images=images, config=config, classes=classes),
+                   workers=workers)  # fmt: skip
+
+
+def in_order(images: Images, rows: int) -> Iterator[Batch]:
+    """Each image once, as it is; filler rows make the last batch as large as the others."""
+    for first in range(0, len(images), rows):
+        ids = np.full(rows, -1)
+        count = min(rows, len(images) - first)
+        ids[:count] = np.arange(first, first + count)
+        yield load(ids, (1,), images)
+
+
+def load(
+    ids: Int64[np.ndarray, "rows *draw"],
+    shape: Shape,
+    images: Images,
+    config: AugmentConfig | None = None,
+    classes: int = 0,
+) -> Batch:
+    """`image` uint8 [rows, h, w, c], `label` int32 [rows] and `mask` [rows], True at real rows.
+
+    Ids are row numbers, -1 for filler, and with a config draws beside them. Where it mixes images,
+    `label` is float32 [rows, classes]: the share of each class.
+    """
+    ids = ids.reshape(len(ids), -1)
+    real = ids[:, 0] >= 0
+    image = np.zeros((len(ids), *images.size, images.channels), np.uint8)
+    label = np.zeros(len(ids), np.int32)
+    for place in np.flatnonzero(real).tolist():
+        row = images[int(ids[place, 0])]
+        label[place] = row["label"]
+        image[place] = augment(row["image"], int(ids[place, 1]), config) if config else row["image"]
+    if config and config.mixes:
+        label = np.eye(classes, dtype=np.float32)[label] * real[:, None]
+        image[real], label[real] = mix(image[real], label[real], ids[real, 1], config)
+    return {"image": image, "label": label, "mask": real}

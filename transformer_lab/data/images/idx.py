@@ -1,0 +1,85 @@
+"""Images in IDX files (those of MNIST and its followers), plain or gzip."""
+
+import gzip
+import hashlib
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from transformer_lab.data.images.rows import Found, Part
+from transformer_lab.data.user_files import LICENCE
+from transformer_lab.errors import LabError
+
+FASHION = "dataset-fashion-mnist"
+FASHION_NAMES = [
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+]  # fmt: skip
+_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_NAME = re.compile(r"(?:.*-)?(train|validation|test|t10k)-(images|labels)[.-].*")
+
+
+def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> Found:
+    """The splits of a folder, at any depth, by file names such as train-images-idx3-ubyte.gz.
+
+    t10k is the test split. Or two files as "IMAGES,LABELS": the training split alone. Without
+    names the classes are called by their numbers.
+    """
+    pairs = [Path(part.strip()).expanduser() for part in path.split(",")]
+    files = {"train": dict(zip(("images", "labels"), pairs, strict=True))} if len(pairs) == 2 else (
+        _named(pairs[0])
+    )  # fmt: skip
+    if "train" not in files or any(len(pair) < 2 for pair in files.values()):
+        raise LabError(
+            f"config.data.path: {path} needs train-images-idx3-ubyte and train-labels-idx1-ubyte, "
+            "and such a pair for each other split; or give IMAGES,LABELS"
+        )
+    parts = {split: _part(pair["images"], pair["labels"]) for split, pair in files.items()}
+    count = 1 + max(int(part.labels.max(initial=0)) for part in parts.values())
+    if names is None:
+        names = [str(i) for i in range(count)]
+    if count > len(names):
+        raise LabError(f"{path}: label {count - 1}, but there are {len(names)} classes")
+    channels = 1 if parts["train"].items.ndim == 3 else parts["train"].items.shape[3]
+    return Found(parts, names, channels, licence)
+
+
+def read_array(file: Path) -> np.ndarray:
+    """The array of an IDX file; LabError if it is cut off or something else."""
+    try:
+        data = file.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise LabError(f"{file} cannot be read ({error})") from error
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES or len(data) < 4 + 4 * data[3]:
+        raise LabError(f"{file} is no IDX file: it starts with {data[:4].hex() or 'nothing'}")
+    shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
+    kind = np.dtype(_TYPES[data[2]])
+    start = 4 + 4 * data[3]
+    if len(data) - start != kind.itemsize * int(np.prod(shape, dtype=object)):
+        raise LabError(f"{file} is damaged: {len(data) - start} bytes do not make {shape}")
+    return np.frombuffer(data, kind, offset=start).reshape(shape)
+
+
+def _named(folder: Path) -> dict[str, dict[str, Path]]:
+    files: dict[str, dict[str, Path]] = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and (match := _NAME.fullmatch(file.name)):
+            split = "test" if match[1] == "t10k" else match[1]
+            files.setdefault(split, {}).setdefault(match[2], file)
+    return files
+
+
+def _part(images_file: Path, labels_file: Path) -> Part:
+    images, labels = read_array(images_file), read_array(labels_file)
+    if images.ndim not in (3, 4) or images.dtype != np.uint8:
+        raise LabError(f"{images_file} holds no images: {images.dtype} {images.shape}")
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "ui" or (labels < 0).any():
+        raise LabError(
+            f"{labels_file} does not label {len(images)} images: {labels.dtype} {labels.shape}"
+        )
+    digest = hashlib.sha256(images).hexdigest() + hashlib.sha256(labels).hexdigest()
+    return Part(images, labels.astype(np.int64), digest)

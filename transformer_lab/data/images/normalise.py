@@ -1,0 +1,34 @@
+"""The one normalisation of pixels, kept with a checkpoint."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_lab.data.images.sources import Images
+
+_SAMPLE = 10_000  # images that the moments are taken from, evenly spaced
+
+
+class Normalisation(NamedTuple):
+    """Mean and standard deviation of each channel, of pixels in 0..1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: Any) -> Any:
+        """uint8 [..., h, w, c] of NumPy or JAX -> float32 of mean 0 and deviation 1 by channel."""
+        scale = np.asarray([255 * std for std in self.std], np.float32)
+        shift = np.asarray(self.mean, np.float32) / np.asarray(self.std, np.float32)
+        return images.astype(np.float32) / scale - shift
+
+
+def moments(images: Images) -> Normalisation:
+    """Those of a set, without augmentation; a channel of one value has the deviation 1."""
+    counts = np.zeros((images.channels, 256), np.int64)
+    for i in np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(int).tolist():
+        for channel, count in enumerate(counts):
+            count += np.bincount(images[i]["image"][..., channel].ravel(), minlength=256)
+    share, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
+    mean = share @ levels
+    std = np.sqrt((share * (levels - mean[:, None]) ** 2).sum(axis=1))
+    return Normalisation(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()))

@@ -1,0 +1,192 @@
+"""Labelled images, whatever their source: split by class, reduced to a share, and described."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_lab.data.fetch import fetch
+from transformer_lab.data.images import digits, files, idx, prepared, reading
+from transformer_lab.data.images.rows import Found
+from transformer_lab.data.splits import check_shares
+from transformer_lab.data.user_files import SPLITS
+from transformer_lab.errors import LabError, nearest
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """Which images to load, in which form, and how to split them."""
+
+    source: str = "fashion_mnist"  # fashion_mnist | idx | digits | folders | table | tfds
+    path: str = ""  # local copy of the set, or the user's folder or files
+    tfds_name: str = ""  # a set with the features "image" and "label"
+    path_column: str = "path"  # of a table, by its header
+    label_column: str = "label"
+    size: tuple[int, ...] = ()  # (height, width); (): that of the first image
+    channels: int = 0  # 1 grey, 3 colour; 0: as the set has them
+    background: str = "white"  # behind what is transparent: a colour's name or #rrggbb
+    validation_share: float = 0.1  # of each class; splits that the set has stay as they are
+    test_share: float = 0.1
+    split_seed: int = 0
+    share: float = 1.0  # of each class's training images that are used; held-out ones stay
+    share_seed: int = 0  # which of them; a larger share only adds some
+
+    def __post_init__(self):
+        if self.source not in _SOURCES:
+            valid = nearest(self.source, _SOURCES)
+            raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
+        check_shares(self.validation_share, self.test_share)
+        if not 0 < self.share <= 1:
+            raise LabError(f"config.data.share = {self.share} is no share: give above 0 to 1")
+        if self.channels not in (0, 1, 3):
+            raise LabError(f"config.data.channels = {self.channels}: use 1 (grey) or 3 (colour)")
+        if len(self.size) not in (0, 2) or min(self.size, default=1) < 1:
+            raise LabError(f"config.data.size = {self.size}: give (height, width) in pixels, or ()")
+        reading.check_colour(self.background)
+
+
+class Images(Sequence):
+    """Images of one form: a row is {"image": uint8 [h, w, c], "label": int}, read when asked for.
+
+    `size` and `channels` are those of all rows.
+    """
+
+    def __init__(
+        self,
+        items: Any,
+        labels: Any,
+        numbers: Int[np.ndarray, "n"],
+        channels: int,
+        size: reading.Size = (),
+        background: str = "white",
+    ):
+        self._items, self._labels, self._numbers = items, labels, numbers
+        self.channels, self.size, self._background = channels, size, background
+        if not size and len(numbers):
+            self.size = self._read(int(numbers[0])).shape[:2]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = int(self._numbers[index])
+        return {"image": self._read(number), "label": int(self._labels[number])}
+
+    def _read(self, number: int) -> np.ndarray:
+        item = self._items[number]
+        if isinstance(item, np.ndarray):
+            return reading.from_array(item, self.channels, self.size)
+        return reading.read_image(item, self.channels, self.size, self._background)
+
+
+@dataclass(frozen=True)
+class ImageSplits:
+    """The images of each split and the names of the classes, by number.
+
+    `report` counts the images read, those dropped by reason, and each split.
+    """
+
+    train: Images
+    validation: Images
+    test: Images
+    labels: list[str]
+    report: dict[str, int]
+    licence: str
+    content: str  # SHA-256 of the data and of what the config makes of it
+
+
+def load_images(config: ImageConfig) -> ImageSplits:
+    """The images of a config, fetched at first use; the same for every run with that config."""
+    found = _SOURCES[config.source](config)
+    report = {"read": sum(len(part.items) for part in found.parts.values())}
+    numbers = _split(found, config)
+    if config.share < 1:
+        count = len(numbers["train"])
+        labels = np.asarray(found.parts["train"].labels)[numbers["train"]]
+        chosen = _shares(labels, [config.share], config.share_seed)[0]
+        numbers["train"] = np.sort(numbers["train"][chosen])
+        report["over_share"] = count - len(numbers["train"])
+    report |= {split: len(numbers[split]) for split in SPLITS}
+    splits, channels, size = {}, config.channels or found.channels, config.size
+    for split in SPLITS:
+        part = found.parts.get(split, found.parts["train"])
+        form = (channels, size, config.background)
+        splits[split] = Images(part.items, part.labels, numbers[split], *form)
+        size = splits[split].size  # the first training image's, for all
+    digest = hashlib.sha256(f"{found.names} {channels} {size} {config.background}".encode())
+    for split in SPLITS:
+        if split in found.parts:
+            digest.update(found.parts[split].content.encode())
+        digest.update(numbers[split].astype("<i8").tobytes() + split.encode())
+    return ImageSplits(**splits, labels=found.names, report=report, licence=found.licence,
+                       content=digest.hexdigest())  # fmt: skip
+
+
+def _split(found: Found, config: ImageConfig) -> dict[str, np.ndarray]:
+    """Row numbers of each split; one that the set lacks is cut from its training images."""
+    numbers = {split: np.arange(len(part.items)) for split, part in found.parts.items()}
+    wanted = {"validation": config.validation_share, "test": config.test_share}
+    missing = [split for split in wanted if split not in numbers]
+    numbers |= {split: np.zeros(0, np.int64) for split in missing}
+    if any(wanted[split] for split in missing):
+        labels = np.asarray(found.parts["train"].labels)
+        cut = _shares(labels, [wanted[split] for split in missing], config.split_seed, 1)
+        numbers |= dict(zip(missing, cut, strict=True))
+        numbers["train"] = np.setdiff1d(numbers["train"], np.concatenate(cut))
+    if not len(numbers["train"]):
+        raise LabError(
+            f"config.data.validation_share = {config.validation_share} and test_share = "
+            f"{config.test_share} leave no image to train on"
+        )
+    return numbers
+
+
+def _shares(labels, shares: list[float], seed: int, left: int = 0) -> list[np.ndarray]:
+    """Disjoint places, the same share of every class: at least one, while `left` others are."""
+    taken: list[list[np.ndarray]] = [[] for _ in shares]
+    for label in np.unique(labels):
+        order = np.random.default_rng((seed, label)).permutation(np.flatnonzero(labels == label))
+        count, start = len(order), 0
+        for places, share in zip(taken, shares, strict=True):
+            end = start + (max(1, round(share * count)) if share else 0)
+            end = max(start, min(end, count - left))
+            places.append(order[start:end])
+            start = end
+    mix = np.random.default_rng(seed)  # so that the first of them are a fair sample
+    return [mix.permutation(np.concatenate(places)) for places in taken]
+
+
+def _fashion(config: ImageConfig) -> Found:
+    return idx.read(config.path or str(fetch(idx.FASHION)), idx.FASHION_NAMES, "MIT")
+
+
+def _idx(config: ImageConfig) -> Found:
+    return idx.read(_own_path(config))
+
+
+def _folders(config: ImageConfig) -> Found:
+    return files.read_folders(_own_path(config))
+
+
+def _table(config: ImageConfig) -> Found:
+    return files.read_table(_own_path(config), config.path_column, config.label_column)
+
+
+def _own_path(config: ImageConfig) -> str:
+    if not config.path:
+        raise LabError(f'config.data.source = "{config.source}" needs config.data.path: your files')
+    return str(Path(config.path).expanduser()) if "," not in config.path else config.path
+
+
+_SOURCES: dict[str, Callable[[ImageConfig], Found]] = {
+    "fashion_mnist": _fashion,
+    "idx": _idx,
+    "digits": lambda config: digits.read(),
+    "folders": _folders,
+    "table": _table,
+    "tfds": lambda config: prepared.read(config.tfds_name, config.path),
+}

@@ -1,0 +1,154 @@
+"""Balanced parentheses, made on the fly: with one pair of symbols, or with five that must match.
+
+A text and its counterpart of the other class share their length and their symbols, so neither
+lengths nor counts tell the classes apart.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from transformer_lab.data.labelled import LabelledSplits
+from transformer_lab.data.labelled_rows import Example
+from transformer_lab.errors import LabError, nearest
+
+ALPHABETS = {  # each opening symbol with the one that closes it
+    "signs": {"+": "-"},
+    "ten": {str(i): str(9 - i) for i in range(5)},
+}
+BALANCED, UNBALANCED = "balanced", "unbalanced"
+_TRIES = 1000
+
+
+@dataclass(frozen=True)
+class ParenthesesConfig:
+    """Which texts to make; each split's lengths are drawn evenly, both classes at each length."""
+
+    symbols: str = "signs"  # signs: + is +1, - is -1; ten: 0 to 4 open, i is closed by 9 - i
+    min_length: int = 16  # of training, validation and test
+    max_length: int = 32
+    train_size: int = 20_000  # texts, half of each class
+    validation_size: int = 500
+    test_size: int = 1000
+    other_lengths: tuple[int, ...] = (32, 48, 64, 96)  # the finished model is scored on these too
+    other_size: int = 400  # texts of each of them
+    near_misses: float = 0.5  # share of unbalanced texts with two symbols swapped; others: shuffled
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.symbols not in ALPHABETS:
+            hint = nearest(self.symbols, ALPHABETS)
+            raise LabError(f'config.data.symbols = "{self.symbols}" is unknown{hint}')
+        lengths = (self.min_length, self.max_length, *self.other_lengths)
+        if min(lengths) < 2 or any(n % 2 for n in lengths) or self.min_length > self.max_length:
+            raise LabError(
+                f"config.data.min_length, max_length and other_lengths = {lengths} must be even, "
+                "from 2, the first the smallest"
+            )
+        if not 0 <= self.near_misses <= 1:
+            raise LabError(f"config.data.near_misses = {self.near_misses} is not in [0, 1]")
+        for name in ("train_size", "validation_size", "test_size", "other_size"):
+            if getattr(self, name) < 2:
+                raise LabError(f"config.data.{name} = {getattr(self, name)} must be at least 2")
+
+
+def is_balanced(text: str, symbols: str) -> bool:
+    """Whether each symbol closes the last one that is open, and none stays open."""
+    closes, stack = ALPHABETS[symbols], []
+    for symbol in text:
+        if symbol in closes:
+            stack.append(closes[symbol])
+        elif not stack or stack.pop() != symbol:
+            return False
+    return not stack
+
+
+def balanced(pairs: int, symbols: str, draw: Random) -> str:
+    """One of all balanced texts of so many pairs, each as likely.
+
+    Of the rotations of n steps up and n + 1 down, one falls below its start in the last step only:
+    the one that begins after the first lowest point (the cycle lemma, Dvoretzky 1947).
+    """
+    ups = [True] * pairs + [False] * (pairs + 1)
+    draw.shuffle(ups)
+    height, lowest, start = 0, 0, 0
+    for place, up in enumerate(ups, 1):
+        height += 1 if up else -1
+        if height < lowest:
+            lowest, start = height, place
+    closes, stack, text = ALPHABETS[symbols], [], []
+    for up in (ups[start:] + ups[:start])[:-1]:
+        if up:
+            opening = draw.choice(list(closes))
+            stack.append(closes[opening])
+        text.append(opening if up else stack.pop())
+    return "".join(text)
+
+
+def unbalanced(text: str, symbols: str, near: bool, draw: Random) -> str:
+    """The symbols of a balanced text with two of them swapped, or shuffled, until it is not one."""
+    while True:
+        mixed = list(text)
+        if near:
+            i, j = draw.sample(range(len(text)), 2)
+            mixed[i], mixed[j] = mixed[j], mixed[i]
+        else:
+            draw.shuffle(mixed)
+        if not is_balanced(found := "".join(mixed), symbols):
+            return found
+
+
+def rows(
+    config: ParenthesesConfig, lengths: list[int], size: int, draw: Random, held: set[str]
+) -> Iterator[Example]:
+    """Texts of both classes in turn, lengths drawn evenly; none of those that are held out."""
+    for _ in range(-(-size // 2)):
+        for _ in range(_TRIES):
+            yes = balanced(draw.choice(lengths) // 2, config.symbols, draw)
+            near = draw.random() < config.near_misses
+            no = unbalanced(yes, config.symbols, near, draw)
+            if not held & {yes, no}:
+                break
+        else:
+            raise LabError(
+                f"there are too few texts of {min(lengths)} symbols to hold some out: raise "
+                "config.data.min_length, or lower validation_size and test_size"
+            )
+        yield Example(yes, None, BALANCED)
+        yield Example(no, None, UNBALANCED)
+
+
+def load(config: ParenthesesConfig) -> LabelledSplits:
+    """The splits of a config, the same every time; no held-out text is trained on."""
+    lengths = list(range(config.min_length, config.max_length + 1, 2))
+    make = lambda size, number, held: list(  # noqa: E731
+        rows(config, lengths, size, _random(config, number), held)
+    )
+    test, validation = make(config.test_size, 1, set()), make(config.validation_size, 2, set())
+    train = make(config.train_size, 3, {row.text for row in (*test, *validation)})
+    report = {"train": len(train), "validation": len(validation), "test": len(test)}
+    labels = sorted((BALANCED, UNBALANCED))
+    return LabelledSplits(train, validation, test, labels, report, "none needed (generated)")
+
+
+def of_length(config: ParenthesesConfig, length: int) -> list[Example]:
+    """Test texts of one length, which may be beyond those of training."""
+    return list(rows(config, [length], config.other_size, _random(config, -length), set()))
+
+
+def baselines(train: list[Example], test: list[Example]) -> dict[str, float]:
+    """Accuracy of the commonest class, and of the commonest class of each length."""
+    of_each = defaultdict(Counter)
+    for row in train:
+        of_each[len(row.text)][row.label] += 1
+    overall = sum(of_each.values(), Counter())
+    guess = {n: counts.most_common(1)[0][0] for n, counts in of_each.items()}
+    common = overall.most_common(1)[0][0]
+    right = [(row.label == common, row.label == guess.get(len(row.text), common)) for row in test]
+    majority, length = (sum(column) / len(test) for column in zip(*right, strict=True))
+    return {"majority_baseline": majority, "length_baseline": length}
+
+
+def _random(config: ParenthesesConfig, number: int) -> Random:
+    return Random(f"{config.seed} {number}")

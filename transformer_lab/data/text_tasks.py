@@ -1,0 +1,169 @@
+"""Text-to-text examples (Raffel 2020, section 2.4): inputs with a task's prefix, and targets."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from transformer_lab.data import documents, labelled, libreoffice_help, parallel
+from transformer_lab.data.fetch import fetch
+from transformer_lab.data.pairs import Report, Row, clean, key
+from transformer_lab.data.parallel import SPLITS, PairSplits
+from transformer_lab.data.sentence_pairs import split_sentences
+from transformer_lab.data.span_corruption import SpansConfig
+from transformer_lab.data.splits import hold_out
+from transformer_lab.errors import LabError, nearest
+
+Texts = list[tuple[str, str]]
+
+SPANS = "spans"  # the task without prefix, made of documents: see tasks.text_to_text
+PREFIXES = {
+    "translate": "translate English to French: ",
+    "summarize": "summarize: ",
+    "sentiment": "sentiment: ",
+    "question": "question: ",
+    "next_sentence": "next sentence: ",
+}
+_COMMON = 3  # a heading of more sections, such as "Syntax", says nothing of one
+
+
+@dataclass(frozen=True)
+class TextTasksConfig:
+    """Which tasks are mixed, how, and where their texts come from."""
+
+    tasks: tuple[str, ...] = (*PREFIXES, SPANS)
+    limit: int = 0  # of a task's size when the rates are computed (K); 0: none
+    temperature: float = 1.0  # 1: examples-proportional; the larger, the more equal
+    pairs_source: str = "catalogues"  # of translate: see data.parallel
+    sentiment_source: str = "reviews"  # see data.labelled
+    question_source: str = "spans"
+    documents_source: str = "brown"  # of next_sentence and spans: see data.documents
+    held_out: int = 500  # examples of a held-out split of a task at most
+    max_words: int = 80  # of a section to summarize, of a sentence beside another
+    split_seed: int = 0
+    spans: SpansConfig = field(default_factory=SpansConfig)
+
+    def __post_init__(self):
+        for name in self.tasks:
+            if name not in TASKS:
+                raise LabError(f'config.data.tasks: "{name}" is unknown{nearest(name, TASKS)}')
+        if not self.tasks or len(set(self.tasks)) < len(self.tasks):
+            raise LabError("config.data.tasks: name at least one task, and none twice")
+        if self.held_out < 0 or self.max_words < 1:
+            raise LabError(
+                f"config.data.held_out = {self.held_out} < 0, or max_words = {self.max_words} < 1"
+            )
+
+
+def load_tasks(config: TextTasksConfig) -> dict[str, PairSplits]:
+    """The examples of each task in the config's order, fetched at first use; of `spans` (document,
+    "") pairs. Held-out splits come shuffled."""
+    found = {}
+    for name in config.tasks:
+        parts, report, licence = TASKS[name](config)
+        prefix, cut = PREFIXES.get(name, ""), config.held_out
+        rows = {split: [(prefix + a, b) for a, b in parts[split]] for split in SPLITS}
+        if name != SPANS:
+            rows |= {split: rows[split][:cut] for split in SPLITS[1:]}
+        found[name] = PairSplits(**rows, report=report, licence=licence)
+    return found
+
+
+def _translate(config: TextTasksConfig):
+    splits = parallel.load_pairs(
+        parallel.PairsConfig(
+            source=config.pairs_source,
+            validation_size=config.held_out,
+            test_size=config.held_out,
+            split_seed=config.split_seed,
+        )
+    )
+    return {split: getattr(splits, split) for split in SPLITS}, splits.report, splits.licence
+
+
+def _summarize(config: TextTasksConfig):
+    """Sections of the help's pages, cut at `max_words`, to their headings."""
+    folder = fetch(libreoffice_help.PACKAGES["en"])
+    report: Report = Counter()
+    rows = []
+    for page, heading, body in libreoffice_help.sections(folder):
+        report["read"] += 1
+        rows.append(Row(page, " ".join(body.split()[: config.max_words]), heading))
+    headings = Counter(key(row.target) for row in rows)
+    telling = [row for row in rows if headings[key(row.target)] <= _COMMON]
+    report["common_heading"] = len(rows) - len(telling)
+    telling = clean(telling, 0, report)
+    parts = hold_out(telling, config.held_out, config.held_out, config.split_seed, report)
+    texts = {
+        split: [(row.source, row.target) for row in part]
+        for split, part in zip(SPLITS, parts, strict=True)
+    }
+    return texts, dict(report), libreoffice_help.LICENCE
+
+
+def _labelled(source: str, config: TextTasksConfig, pair: Callable) -> tuple:
+    splits = labelled.load_labelled(
+        labelled.LabelledConfig(source=source, split_seed=config.split_seed)
+    )
+    texts = {split: [pair(row) for row in getattr(splits, split)] for split in SPLITS}
+    return texts, splits.report, splits.licence
+
+
+def _sentiment(config: TextTasksConfig):
+    return _labelled(config.sentiment_source, config, lambda row: (row.text, row.label))
+
+
+def _question(config: TextTasksConfig):
+    def pair(row: labelled.Question) -> tuple[str, str]:
+        answer = row.answers[0][0] if row.answers else ""
+        return f"{row.question} context: {row.context}", answer
+
+    return _labelled(config.question_source, config, pair)
+
+
+def _documents(config: TextTasksConfig) -> documents.Documents:
+    return documents.load_documents(
+        documents.DocumentsConfig(source=config.documents_source, split_seed=config.split_seed)
+    )
+
+
+def _next_sentence(config: TextTasksConfig):
+    """Two sentences and "yes" if the second followed the first; else it is of another document."""
+    found = _documents(config)
+    texts = {}
+    for number, split in enumerate(SPLITS):
+        draw = random.Random(config.split_seed * len(SPLITS) + number)
+        texts[split] = list(_sentence_pairs(getattr(found, split), config.max_words // 2, draw))
+        draw.shuffle(texts[split])
+    return texts, found.report, found.licence
+
+
+def _sentence_pairs(texts: list[str], words: int, draw: random.Random) -> Iterator[tuple[str, str]]:
+    if len(texts) == 1:
+        raise LabError("one document has no random next sentence: give more, or drop the task")
+    whole = list(map(split_sentences, texts))
+    for number, sentences in enumerate(whole):
+        for first, second in pairwise(sentences):
+            follows = draw.random() < 0.5
+            if not follows:
+                other = draw.randrange(len(texts) - 1)
+                second = draw.choice(whole[other + (other >= number)] or [""])
+            if max(len(first.split()), len(second.split())) <= words:
+                yield f"{first} then: {second}", "yes" if follows else "no"
+
+
+def _spans(config: TextTasksConfig):
+    found = _documents(config)
+    texts = {split: [(text, "") for text in getattr(found, split)] for split in SPLITS}
+    return texts, found.report, found.licence
+
+
+TASKS: dict[str, Callable[[TextTasksConfig], tuple[dict[str, Texts], dict[str, int], str]]] = {
+    "translate": _translate,
+    "summarize": _summarize,
+    "sentiment": _sentiment,
+    "question": _question,
+    "next_sentence": _next_sentence,
+    SPANS: _spans,
+}

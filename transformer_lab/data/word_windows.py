@@ -1,0 +1,102 @@
+"""Words with their neighbours and words that are none (Mikolov 2013b, sections 2.2 and 2.3)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int, Int64
+
+from transformer_lab.data.buckets import Shape
+from transformer_lab.data.packing import RowPlan
+from transformer_lab.data.ragged import Ragged
+from transformer_lab.errors import LabError
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """Which words are neighbours, and which are drawn against them."""
+
+    window: int = 5  # words on each side at most; how many is drawn anew for each word
+    negatives: int = 5  # words drawn for each true one
+    subsample: float = 1e-3  # a word of frequency f stays with probability sqrt(this / f); 0: all
+    power: float = 0.75  # words are drawn by frequency to this power
+
+    def __post_init__(self):
+        for name in ("window", "negatives"):
+            if getattr(self, name) < 1:
+                raise LabError(f"windows.{name} = {getattr(self, name)} must be at least 1")
+        if self.subsample < 0:
+            raise LabError(f"windows.subsample = {self.subsample} must not be negative (0: all)")
+
+
+class Windows:
+    """Batches of words of documents, a function of (seed, step); ids below `first` are no words.
+
+    A word that subsampling drops leaves its place empty: windows do not grow over it (the "clean"
+    way of Levy 2015, section 3.1). `counts` are those of the training documents.
+    """
+
+    def __init__(
+        self,
+        documents: Ragged,
+        counts: Int[np.ndarray, "vocab"],
+        config: WindowConfig,
+        cbow: bool,
+        first: int,
+    ):
+        self.config, self.cbow, self.first, self.tokens = config, cbow, first, documents.values
+        self.document = np.repeat(np.arange(len(documents)), documents.lengths())
+        counts = np.where(np.arange(len(counts)) < first, 0, counts)
+        if not counts.any():
+            raise LabError("no word of the training documents is in the tokenizer's vocabulary")
+        self.kept = keep_probabilities(counts, config.subsample)
+        weights = counts.astype(np.float64) ** config.power * (counts > 0)
+        self.cumulative = np.cumsum(weights / weights.sum())
+        self.cumulative[-1] = 1.0  # whatever rounding left
+
+    def plan(self, rows: int, seed: int) -> RowPlan:
+        """Each token is the middle of a window once an epoch."""
+        kind = f"windows {self.config} {self.cbow}"
+        return RowPlan(kind, np.ones(len(self.tokens), np.int64), 1, rows, seed, True)
+
+    def load(self, ids: Int64[np.ndarray, "rows draw"], shape: Shape) -> Batch:
+        """`inputs` and `inputs_mask` [rows, I]; `outputs` [rows, O, 1 + K], the true word first,
+        with `outputs_mask`, and `counted` [rows, O]. Skip-gram has I = 1, CBOW O = 1."""
+        rng = np.random.default_rng(ids[:, 1])
+        size, rows = self.config.window, len(ids)
+        offsets = np.array([*range(-size, 0), *range(1, size + 1)])
+        places = ids[:, :1] + offsets
+        inside = (places >= 0) & (places < len(self.tokens))
+        places, middle = np.clip(places, 0, len(self.tokens) - 1), np.maximum(ids[:, 0], 0)
+        word, around = self.tokens[middle][:, None], self.tokens[places]
+        inside &= self.document[places] == self.document[middle][:, None]
+        inside &= np.abs(offsets) <= rng.integers(1, size + 1, (rows, 1))
+        inside &= self._stays(around, rng)
+        inside &= self._stays(word, rng) & (ids[:, :1] >= 0)
+        inputs, true = (around, word) if self.cbow else (word, around)
+        counted = inside.any(axis=1, keepdims=True) if self.cbow else inside
+        drawn = np.searchsorted(
+            self.cumulative, rng.random((*true.shape, self.config.negatives)), side="right"
+        )
+        outputs = np.concatenate([true[..., None], drawn], axis=-1).astype(np.int32)
+        real = outputs != true[..., None]  # a true word is not drawn against itself
+        real[..., 0] = True
+        return {
+            "inputs": inputs,
+            "inputs_mask": inside if self.cbow else np.ones_like(inputs, bool),
+            "outputs": outputs,
+            "outputs_mask": real,
+            "counted": counted,
+        }
+
+    def _stays(self, words, rng) -> np.ndarray:
+        return (words >= self.first) & (rng.random(words.shape) < self.kept[words])
+
+
+def keep_probabilities(
+    counts: Int[np.ndarray, "vocab"], subsample: float
+) -> Float[np.ndarray, "vocab"]:
+    """min(1, sqrt(subsample / frequency)), of words that occur (Mikolov 2013b, eq. 5)."""
+    frequency = np.maximum(counts, 1) / max(counts.sum(), 1)
+    return np.minimum(1.0, np.sqrt(subsample / frequency)) if subsample else np.ones(len(counts))

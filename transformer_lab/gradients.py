@@ -1,0 +1,43 @@
+"""Vanishing and exploding gradients: `python -m transformer_lab.gradients --png=gradients.png`.
+
+The gradient of the last output that reaches each input, over that of the last input, before any
+training: Elman nets of three gains, LSTMs of three forget biases, causal attention.
+"""
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from transformer_lab import cli
+from transformer_lab.layers import gradient_flow
+
+flags.DEFINE_integer("length", 100, "Time steps.", lower_bound=2)
+flags.DEFINE_string("png", "", "The .png file to write.")
+
+
+def main(_: list[str]) -> None:
+    args = flags.FLAGS
+    found = gradient_flow.curves(args.length)
+    back = sorted({1, *(n for n in (10, 30, 100, 300) if n < args.length), args.length - 1})
+    table = Table("net", *(f"{n} steps back" for n in back))
+    for name, norms in found.items():
+        table.add_row(name, *(f"{norms[-1 - n]:.2g}" for n in back))
+    Console().print(table)
+    if args.png:
+        draw(found, args.png)
+
+
+def draw(found: dict, path: str) -> None:
+    """The curves over the steps back in time, the norms on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((6, 4), layout="constrained")
+    ax = figure.add_subplot(xlabel="steps back", ylabel="gradient norm", yscale="log")
+    for name, norms in found.items():
+        ax.plot(norms[::-1], label=name)
+    ax.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    cli.main(main)

@@ -1,0 +1,191 @@
+"""Stacked recurrent layers, in one direction or both."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.recurrence import Cell, State, scan, zero_state
+
+INITS = ("orthogonal", "xavier_uniform", "identity")
+States = list[list[State]]  # of each layer, of each of its directions
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """A stack of recurrent layers. Sizes are explicit, none follows another."""
+
+    cell: str = "lstm"  # elman | gated | gru | lstm | lstm_peephole
+    layers: int = 1
+    width: int = 256  # H, units of each direction
+    bidirectional: bool = False  # states of both directions side by side (Schuster 1997)
+    activation: str = "tanh"  # of elman: tanh | relu | sigmoid
+    reset: str = "after"  # of gru: before or after the recurrent product
+    gate_keeps: bool = True  # of gru: an update gate of 1 keeps the old state
+    forget_bias: float = 1.0  # at the start (Jozefowicz 2015), of lstm and gated
+    recurrent_init: str = "orthogonal"  # each block (Saxe 2014); identity: Le 2015, with relu
+    residual: bool = False  # a layer's input is added to its output, where they are as wide
+    dropout: float = 0.0  # between layers, on embeddings and before the head (Zaremba 2014)
+    truncate: int = 0  # steps that the gradient goes back at least, in blocks; 0: to the start
+    dtype: str = "float32"  # of products; states are float32
+
+    def __post_init__(self):
+        for name in ("layers", "width"):
+            if getattr(self, name) < 1:
+                raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
+        if self.recurrent_init not in INITS:
+            hint = nearest(self.recurrent_init, INITS)
+            raise LabError(f'model.recurrent_init = "{self.recurrent_init}" is unknown{hint}')
+        if not 0.0 <= self.dropout < 1.0 or self.truncate < 0:
+            raise LabError(
+                f"model.dropout = {self.dropout} must be in [0, 1), "
+                f"model.truncate = {self.truncate} at least 0"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise LabError(f'model.dtype = "{self.dtype}": use float32 or bfloat16')
+        if self.truncate and self.bidirectional:
+            raise LabError("model.truncate is for one direction: unset model.bidirectional")
+        _ = self.recurrence  # refuses unknown names
+
+    @property
+    def recurrence(self) -> Cell:
+        return Cell(self.cell, self.activation, self.reset, self.gate_keeps)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        return ("forward", "backward")[: 1 + self.bidirectional]
+
+    @property
+    def out_width(self) -> int:
+        """Of a layer's output."""
+        return self.width * len(self.directions)
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        return jnp.dtype(self.dtype)
+
+
+class Recurrence(nn.Module):
+    """One layer in one direction."""
+
+    config: RecurrentConfig
+    features: int  # of the input
+    reverse: bool = False
+
+    def setup(self):
+        cfg, cell = self.config, self.config.recurrence
+        inner = {
+            "orthogonal": nn.initializers.orthogonal(),
+            "xavier_uniform": nn.initializers.xavier_uniform(),
+            "identity": lambda key, shape: jnp.eye(*shape),
+        }[cfg.recurrent_init]
+        each = lambda init: _blocks(init, cell.blocks)  # noqa: E731
+        xavier = nn.initializers.xavier_uniform()
+        self.input_kernel = self.param("input_kernel", each(xavier), (self.features, cfg.width))
+        self.recurrent_kernel = self.param("recurrent_kernel", each(inner), (cfg.width,) * 2)
+        self.bias = self.param("bias", self._first_bias)
+        zeros = nn.initializers.zeros
+        if cfg.cell == "gru" and cfg.reset == "after":
+            self.recurrent_bias = self.param("recurrent_bias", zeros, (cfg.width,))
+        if cfg.cell == "lstm_peephole":
+            self.peephole_scale = self.param("peephole_scale", zeros, (3, cfg.width))
+
+    def _first_bias(self, key):
+        cfg = self.config
+        forget = {"gated": 0, "lstm": 1, "lstm_peephole": 1}.get(cfg.cell)
+        bias = jnp.zeros((cfg.recurrence.blocks, cfg.width))
+        return (bias if forget is None else bias.at[forget].set(cfg.forget_bias)).reshape(-1)
+
+    def __call__(
+        self,
+        x: Float[Array, "b t f"],
+        mask: Bool[Array, "b t"] | None = None,
+        state: State | None = None,
+        fresh: Bool[Array, "b t"] | None = None,
+    ) -> tuple[Float[Array, "b t h"], State]:
+        """Outputs and the last state, as `ops.recurrence.scan` has them."""
+        cfg, cell = self.config, self.config.recurrence
+        low = lambda x: x.astype(cfg.compute_dtype)  # noqa: E731
+        products = jnp.einsum(
+            "btf,fg->tbg", low(x), low(self.input_kernel), preferred_element_type=jnp.float32
+        )
+        weights = {"kernel": low(self.recurrent_kernel)}
+        if cfg.cell == "gru" and cfg.reset == "after":
+            weights["bias"] = self.recurrent_bias
+        if cfg.cell == "lstm_peephole":
+            weights["peephole"] = self.peephole_scale
+        state = zero_state(cell, x.shape[0], cfg.width) if state is None else state
+        options = {"fresh": fresh, "truncate": cfg.truncate, "reverse": self.reverse}
+        out, state = scan(cell, weights, products + self.bias, state, mask, **options)
+        return jnp.swapaxes(out, 0, 1), state
+
+
+class Layer(nn.Module):
+    """One direction or both, side by side; each row is read back from its own end."""
+
+    config: RecurrentConfig
+    features: int
+
+    def setup(self):
+        for name in self.config.directions:
+            setattr(self, name, Recurrence(self.config, self.features, reverse=name == "backward"))
+
+    def __call__(self, x, mask=None, states=None, fresh=None):
+        """Outputs [B, T, D] and each direction's last state."""
+        found = [
+            getattr(self, name)(x, mask, states and states[i], fresh)
+            for i, name in enumerate(self.config.directions)
+        ]
+        outs, states = zip(*found, strict=True)
+        return jnp.concatenate(outs, axis=-1), list(states)
+
+
+class RecurrentStack(nn.Module):
+    """Layers one over the other."""
+
+    config: RecurrentConfig
+    features: int  # of the input
+
+    def setup(self):
+        cfg = self.config
+        widths = [self.features, *[cfg.out_width] * (cfg.layers - 1)]
+        for i, width in enumerate(widths):
+            setattr(self, f"layer_{i}", Layer(cfg, width))
+
+    def __call__(
+        self,
+        x: Float[Array, "b t f"],
+        mask: Bool[Array, "b t"] | None = None,
+        states: States | None = None,
+        fresh: Bool[Array, "b t"] | None = None,
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "b t d"], States]:
+        """The top layer's outputs, and the last states, from which a later call goes on."""
+        cfg, last = self.config, []
+        for i in range(cfg.layers):
+            if i and dropout_key is not None:
+                x = dropout(x, cfg.dropout, jax.random.fold_in(dropout_key, i))
+            out, state = getattr(self, f"layer_{i}")(x, mask, states and states[i], fresh)
+            last.append(state)
+            x = x + out if cfg.residual and x.shape == out.shape else out
+        return x, last
+
+    def zero_states(self, rows: int) -> States:
+        """What a text begins with."""
+        cfg = self.config
+        zero = zero_state(cfg.recurrence, rows, cfg.width)
+        return [[zero for _ in cfg.directions] for _ in range(cfg.layers)]
+
+
+def _blocks(init, count: int):
+    """A kernel of several side by side, each drawn on its own."""
+
+    def draw(key, shape):
+        keys = jax.random.split(key, count)
+        return jnp.concatenate([init(k, shape) for k in keys], axis=1)
+
+    return draw

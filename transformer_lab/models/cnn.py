@@ -1,0 +1,183 @@
+"""Convolutional baselines: LeNet (LeCun 1998) and residual nets (He 2016)."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.statistics import WithStatistics
+
+CHOICES = {
+    "net": ("lenet", "resnet"),
+    "block": ("basic", "bottleneck"),
+    "stem": ("large", "small"),
+    "head": ("none", "classes"),
+    "dtype": ("float32", "bfloat16"),
+}
+EXPANSION = {"basic": 1, "bottleneck": 4}
+_kernel_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He 2015, eq. 14
+
+
+@dataclass(frozen=True)
+class CNNConfig:
+    """The defaults are those of ResNet-18; LeNet reads the image, classes and dtype alone."""
+
+    net: str = "resnet"
+    block: str = "basic"
+    stages: tuple[int, ...] = (2, 2, 2, 2)  # blocks; each stage halves the image but the first
+    width: int = 64  # channels of the first stage; each doubles them
+    stem: str = "large"  # 7x7 in steps of 2, then pooling; small: 3x3 (He 2016, section 4.2)
+    momentum: float = 0.9  # of BatchNorm's running statistics
+    norm_epsilon: float = 1e-5
+    image_size: tuple[int, int] = (224, 224)  # height, width
+    channels: int = 3
+    head: str = "classes"
+    classes: int = 1000
+    dtype: str = "float32"  # of the computation; parameters, statistics and loss: float32
+
+    def __post_init__(self):
+        for name, valid in CHOICES.items():
+            value = getattr(self, name)
+            if value not in valid:
+                raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
+        sizes = (*self.stages, *self.image_size, self.width, self.channels, self.classes)
+        if min(sizes) < 1 or not self.stages or len(self.image_size) != 2:
+            raise LabError(
+                "model.stages, width, image_size = (height, width), channels and classes must be "
+                "at least 1"
+            )
+        if self.net == "lenet" and min(self.image_size) < 12:
+            raise LabError(f'model.image_size = {self.image_size}: net = "lenet" needs 12 or more')
+        if not 0 <= self.momentum < 1:
+            raise LabError(f"model.momentum = {self.momentum} is not in [0, 1)")
+
+
+class ConvNorm(nn.Module):
+    """A convolution without bias, padded so that a step of 1 keeps the size, and BatchNorm."""
+
+    config: CNNConfig
+    features: int
+    size: int
+    step: int = 1
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b h w c"], training: bool, mask: Bool[Array, "b 1 1 1"] | None
+    ) -> Float[Array, "b i j d"]:
+        cfg = self.config
+        dtype, pad = jnp.dtype(cfg.dtype), self.size // 2
+        x = nn.Conv(
+            self.features,
+            (self.size, self.size),
+            self.step,
+            [(pad, pad), (pad, pad)],
+            use_bias=False,
+            dtype=dtype,
+            kernel_init=_kernel_init,
+            name="conv",
+        )(x)
+        normed = nn.BatchNorm(
+            not training,
+            momentum=cfg.momentum,
+            epsilon=cfg.norm_epsilon,
+            dtype=dtype,
+            use_fast_variance=False,
+            name="norm",
+        )
+        return normed(x, mask=mask)
+
+
+class Residual(nn.Module):
+    """relu(x + f(x)), f two convolutions, or three with the middle one narrow (He 2016, figure 5).
+
+    The step is the 3x3's; where the shape changes, x takes a 1x1 convolution.
+    """
+
+    config: CNNConfig
+    width: int
+    step: int
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b h w c"], training: bool, mask: Bool[Array, "b 1 1 1"] | None
+    ) -> Float[Array, "b i j d"]:
+        cfg = self.config
+        out = self.width * EXPANSION[cfg.block]
+        sizes = {
+            "basic": [(self.width, 3, self.step), (out, 3, 1)],
+            "bottleneck": [(self.width, 1, 1), (self.width, 3, self.step), (out, 1, 1)],
+        }[cfg.block]
+        h = x
+        for i, size in enumerate(sizes):
+            h = ConvNorm(cfg, *size, name=f"part_{i}")(h if i == 0 else nn.relu(h), training, mask)
+        if x.shape[-1] != out or self.step != 1:
+            x = ConvNorm(cfg, out, 1, self.step, name="shortcut")(x, training, mask)
+        return nn.relu(x + h)
+
+
+class CNN(nn.Module):
+    """images -> features, and logits of classes; residual blocks are layer_0, layer_1, ..."""
+
+    config: CNNConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        images: Float[Array, "b h w c"],
+        dropout_key: Key[Array, ""] | None = None,
+        rows: Bool[Array, "b"] | None = None,
+    ) -> dict[str, Float[Array, "b _"]]:
+        """`features` [b d] and, with a head, `logits` [b classes]; a key means training."""
+        cfg = self.config
+        if self.is_initializing():  # shapes are the config's, whatever the example
+            images = jnp.zeros((1, *cfg.image_size, cfg.channels))
+        x = images.astype(jnp.dtype(cfg.dtype))
+        if cfg.net == "lenet":
+            features = self._lenet(x)
+        else:
+            features = self._resnet(x, dropout_key is not None, rows)
+        out = {"features": features}
+        if cfg.head == "classes":
+            logits = nn.Dense(cfg.classes, dtype=x.dtype, name="classifier")(features)
+            out["logits"] = logits.astype(jnp.float32)
+        return out
+
+    def _lenet(self, x):
+        for i, (features, padding) in enumerate(((6, "SAME"), (16, "VALID"))):
+            conv = nn.Conv(features, (5, 5), padding=padding, dtype=x.dtype, name=f"conv_{i}")
+            x = nn.max_pool(nn.relu(conv(x)), (2, 2), (2, 2))
+        x = x.reshape(len(x), -1)
+        for i, features in enumerate((120, 84)):
+            x = nn.relu(nn.Dense(features, dtype=x.dtype, name=f"hidden_{i}")(x))
+        return x
+
+    def _resnet(self, x, training, rows):
+        cfg, mask = self.config, None
+        if rows is not None:
+            # A batch of padding alone takes its own statistics, which then weigh nothing.
+            mask = (rows | ~rows.any())[:, None, None, None]
+        stem = (7, 2) if cfg.stem == "large" else (3, 1)
+        x = nn.relu(ConvNorm(cfg, cfg.width, *stem, name="stem")(x, training, mask))
+        if cfg.stem == "large":
+            x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+        layers = [(s, i) for s, blocks in enumerate(cfg.stages) for i in range(blocks)]
+        for number, (stage, i) in enumerate(layers):
+            step = 2 if stage and i == 0 else 1
+            block = Residual(cfg, cfg.width * 2**stage, step, name=f"layer_{number}")
+            x = block(x, training, mask)
+        return x.mean(axis=(1, 2))
+
+
+def build(config: CNNConfig) -> WithStatistics:
+    """The module, with BatchNorm's running statistics among its parameters."""
+    return WithStatistics(CNN(config))
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments for `init`, which takes the shapes from the config."""
+    return (jnp.zeros((1, 1, 1, 1)),)
+
+
+CONFIG = CNNConfig

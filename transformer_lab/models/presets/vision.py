@@ -1,0 +1,68 @@
+"""Sizes of image models: Vision Transformers, DeiT and residual nets."""
+
+from dataclasses import replace
+
+from transformer_lab.models.cnn import CNNConfig
+from transformer_lab.models.presets.row import Preset
+from transformer_lab.models.vision import VisionConfig
+
+_SIZES = ("layers", "width", "heads", "head_dim", "feed_forward_width")
+_MAP = "the stated count has no room for the attention pooling of section 3.2: none here"
+
+
+def _vits(source: str, rows: dict[str, tuple], **common: str) -> dict[str, Preset]:
+    """Rows: the five sizes, the patch, and the published parameters; images are of 224 x 224."""
+    found = {}
+    for name, (*sizes, patch, published) in rows.items():
+        values = dict(zip(_SIZES, sizes, strict=True))
+        found[name] = VisionConfig(patch_size=(patch, patch), **values), published
+    return {name: Preset("vision", *row, source, **common) for name, row in found.items()}
+
+
+def _distilled(presets: dict[str, Preset], published: tuple[int, ...]) -> dict[str, Preset]:
+    """The same with a distillation token and its head."""
+    return {
+        f"{name}_distilled": replace(
+            preset,
+            config=replace(preset.config, distillation="heads"),
+            published=count,
+            source="Touvron 2021, table 1; count of the released weights",
+        )
+        for (name, preset), count in zip(presets.items(), published, strict=True)
+    }
+
+
+# fmt: off
+_DEIT = _vits("Touvron 2021, table 1; count of the released weights", {
+    "deit_ti16": (12, 192, 3, 64, 768, 16, 5_717_416),
+    "deit_s16": (12, 384, 6, 64, 1536, 16, 22_050_664),
+    "deit_b16": (12, 768, 12, 64, 3072, 16, 86_567_656),
+})
+VISION = {
+    **_vits("Steiner 2021, table 2; count of the released weights", {
+        "vit_ti16": (12, 192, 3, 64, 768, 16, 5.72e6),
+        "vit_s32": (12, 384, 6, 64, 1536, 32, 22.9e6),
+        "vit_s16": (12, 384, 6, 64, 1536, 16, 22.1e6),
+    }),
+    **_vits("Dosovitskiy 2021, table 1; count of the released weights", {
+        "vit_b32": (12, 768, 12, 64, 3072, 32, 88.2e6),
+        "vit_l32": (24, 1024, 16, 64, 4096, 32, 306.5e6),
+    }),
+    **_vits("Dosovitskiy 2021, table 1", {
+        "vit_b16": (12, 768, 12, 64, 3072, 16, 86e6),
+        "vit_l16": (24, 1024, 16, 64, 4096, 16, 307e6),
+        "vit_h14": (32, 1280, 16, 80, 5120, 14, 632e6),
+    }),
+    **_vits("Zhai 2022, table 2", {
+        "vit_g14": (40, 1408, 16, 88, 6144, 14, 1011e6),
+        "vit_gg14": (48, 1664, 16, 104, 8192, 14, 1843e6),
+    }, note=_MAP),
+    **_DEIT,
+    **_distilled(_DEIT, (5_910_800, 22_436_432, 87_338_192)),
+    "resnet18": Preset("cnn", CNNConfig(), 11.7e6, "He 2016, table 1; count: torchvision"),
+    "resnet50": Preset(
+        "cnn", CNNConfig(block="bottleneck", stages=(3, 4, 6, 3)), 25.6e6,
+        "He 2016, table 1; count: torchvision", "the step of a block is its 3x3's",
+    ),
+}
+# fmt: on

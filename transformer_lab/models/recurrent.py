@@ -1,0 +1,172 @@
+"""Recurrent nets: a language model, or the classes of texts and tokens."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.basic import Embedding
+from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
+from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.pooling import POOLINGS, pool
+
+HEADS = ("next", "classes", "tokens", "none")
+Cache = dict[str, Any]
+Keys = tuple[Key[Array, ""] | None, ...]
+
+
+@dataclass(frozen=True)
+class RecurrentNetConfig(RecurrentConfig):
+    """A stack with an embedding and a head, which the task chooses."""
+
+    embedding_width: int = 256
+    vocab_size: int | None = None  # None: the tokenizer's
+    max_length: int = 1024  # tokens of a row; the recurrence itself has no limit
+    # next: tokens, a language model; classes: of a text; tokens: labels of each token; none: states
+    head: str = "next"
+    labels: int = 2  # of classes and tokens; 1 class is a regression
+    pooling: str = "last"  # of classes: each direction's last state, or mean or max over the tokens
+    tie_head: bool = False  # of next: the output head is the embedding
+
+    types: ClassVar[int] = 0  # texts of a pair have no vectors of their own
+    mask: ClassVar[str] = "causal"
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, valid in (("head", HEADS), ("pooling", ("last", *POOLINGS))):
+            value = getattr(self, name)
+            if value not in valid:
+                raise LabError(f'model.{name} = "{value}" is unknown{nearest(value, valid)}')
+        for name in ("embedding_width", "max_length", "labels"):
+            if getattr(self, name) < 1:
+                raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
+        if self.tie_head and self.embedding_width != self.width:
+            raise LabError(
+                f"model.tie_head = True needs model.embedding_width = model.width = {self.width}"
+            )
+
+
+class _Net(nn.Module):
+    """Tokens to states."""
+
+    config: RecurrentNetConfig
+
+    def setup(self):
+        cfg = self.config
+        std = cfg.embedding_width**-0.5
+        self.embedding = Embedding(cfg.vocab_size, cfg.embedding_width, std, cfg.compute_dtype)
+        self.encoder = RecurrentStack(cfg, cfg.embedding_width)
+        if cfg.head == "next" and not cfg.tie_head:
+            self.head = Embedding(cfg.vocab_size, cfg.width, cfg.width**-0.5, cfg.compute_dtype)
+        if cfg.head in ("classes", "tokens"):
+            self.classifier = nn.Dense(cfg.labels)
+
+    def run(self, tokens, mask=None, states=None, fresh=None, keys: Keys = (None,) * 3):
+        """States [B, T, D], dropped out for the head, and the last states of each layer."""
+        cfg = self.config
+        if tokens.shape[1] > cfg.max_length:
+            raise LabError(
+                f"a sequence of {tokens.shape[1]} tokens exceeds model.max_length = "
+                f"{cfg.max_length}"
+            )
+        x = dropout(self.embedding(tokens), cfg.dropout, keys[0])
+        x, states = self.encoder(x, mask, states, fresh, keys[1])
+        return dropout(x, cfg.dropout, keys[2]), states
+
+
+class RecurrentDecoder(_Net):
+    """tokens -> logits of the next token, with the interface of `models.decoder`.
+
+    `segments` number the documents that share a row: each begins with zero states; 0 is padding.
+    """
+
+    def __call__(
+        self,
+        tokens: Int[Array, "b t"],
+        dropout_key: Key[Array, ""] | None = None,
+        segments: Int[Array, "b t"] | None = None,
+        prefix: None = None,
+    ) -> Float[Array, "b t v"]:
+        """All positions at once."""
+        return self.logits(self._segmented(tokens, segments, keys_of(dropout_key))[0])
+
+    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
+        """Output scores in float32."""
+        head = self.embedding if self.config.tie_head else self.head
+        return head.logits(states.astype(self.config.compute_dtype))
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        """States at a text's begin; the same size whatever the length."""
+        return {"layers": self.encoder.zero_states(batch)}
+
+    def prefill(
+        self, tokens: Int[Array, "b t"], segments: Int[Array, "b t"] | None, length: int
+    ) -> tuple[Float[Array, "b t v"], Cache]:
+        """The prompts in one pass: logits after each token, and the states to go on from."""
+        x, states = self._segmented(tokens, segments, (None,) * 3)
+        return self.logits(x), {"layers": states}
+
+    def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
+        """Logits after each of the next t tokens, and the states after them."""
+        x, states = self.run(tokens, states=cache["layers"])
+        return self.logits(x), {"layers": states}
+
+    def _segmented(self, tokens, segments, keys):
+        if segments is None:
+            return self.run(tokens, keys=keys)
+        before = jnp.pad(segments[:, :-1], ((0, 0), (1, 0)))
+        return self.run(tokens, segments != 0, None, segments != before, keys)
+
+
+class RecurrentEncoder(_Net):
+    """tokens -> states and the head's logits, with the interface of `models.encoder`."""
+
+    def __call__(
+        self,
+        tokens: Int[Array, "b t"],
+        mask: Bool[Array, "b t"] | None = None,
+        types: None = None,
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> dict[str, Float[Array, "..."]]:
+        """`states` [b t d] and, as configured, `logits` ([b labels] or [b t labels])."""
+        cfg = self.config
+        keys = keys_of(dropout_key)
+        x, last = self.run(tokens, mask, keys=keys)
+        out = {"states": x}
+        if cfg.head == "tokens":
+            out["logits"] = self.classifier(x)
+        elif cfg.head == "classes" and cfg.pooling == "last":
+            ends = jnp.concatenate([state[0] for state in last[-1]], axis=-1)
+            out["logits"] = self.classifier(dropout(ends, cfg.dropout, keys[2]))
+        elif cfg.head == "classes":
+            real = jnp.ones(tokens.shape, bool) if mask is None else mask
+            out["logits"] = self.classifier(pool(x, real, cfg.pooling))
+        return out
+
+
+def keys_of(dropout_key: Key[Array, ""] | None) -> Keys:
+    """For the embeddings, the layers and the head."""
+    return (None,) * 3 if dropout_key is None else tuple(jax.random.split(dropout_key, 3))
+
+
+def build(config: RecurrentNetConfig) -> RecurrentDecoder | RecurrentEncoder:
+    """The module for the config's head; `config.vocab_size` must be known by now."""
+    if config.vocab_size is None:
+        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    if config.head != "next":
+        return RecurrentEncoder(config)
+    if config.bidirectional:
+        raise LabError("a language model sees no later token: unset model.bidirectional")
+    return RecurrentDecoder(config)
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments of a smallest call, for `init` and for shapes."""
+    return (jnp.zeros((1, 2), jnp.int32),)
+
+
+CONFIG = RecurrentNetConfig

@@ -1,0 +1,161 @@
+"""CLIP (Radford 2021) and SigLIP (Zhai 2023): an image tower and a text tower into one space."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.basic import dense
+from transformer_lab.models.decoder import Decoder, DecoderConfig
+from transformer_lab.models.vision import Vision, VisionConfig
+from transformer_lab.ops.contrastive import START, scale_of
+from transformer_lab.ops.pooling import normalize
+
+POOLS = ("eos", "highest", "last")
+
+
+@dataclass(frozen=True)
+class TwoTowersConfig:
+    """Two towers; the defaults are those of CLIP ViT-B/32."""
+
+    image: VisionConfig = VisionConfig(
+        image_size=(224, 224),
+        patch_size=(32, 32),
+        layers=12,
+        width=768,
+        heads=12,
+        feed_forward_width=3072,
+        activation="gelu_quick",
+        norm_epsilon=1e-5,
+        patch_bias=False,
+        embedding_norm=True,
+        head="none",
+    )
+    text: DecoderConfig = DecoderConfig(
+        layers=12,
+        width=512,
+        heads=8,
+        feed_forward_width=2048,
+        max_length=77,
+        activation="gelu_quick",
+        dropout=0.0,
+    )
+    projection: int | None = 512  # width of the common space; None: an image's features as they are
+    text_bias: bool = False  # of the text's projection
+    # A text is the state at its first end token, at the first of its highest ids, or its last state
+    text_pool: str = "eos"
+    eos_id: int = 1  # the tokenizer's
+    scale: float = START  # the logarithm of the temperature's inverse, at the start
+    largest_scale: float = 100.0  # 0: no bound
+    bias: float | None = None  # of the logits, at the start; None: they have none
+
+    def __post_init__(self):
+        if self.text_pool not in POOLS:
+            hint = nearest(self.text_pool, POOLS)
+            raise LabError(f'model.text_pool = "{self.text_pool}" is unknown{hint}')
+        if self.image.head != "none":
+            raise LabError(f'model.image.head = "{self.image.head}": a tower has none, use "none"')
+        if self.largest_scale < 0 or (self.projection or 1) < 1:
+            raise LabError("model.largest_scale must not be negative, model.projection at least 1")
+
+    @property
+    def vocab_size(self) -> int | None:
+        return self.text.vocab_size
+
+    @property
+    def max_length(self) -> int:
+        """Of a text, in tokens, with its start and end."""
+        return self.text.max_length
+
+    @property
+    def common_width(self) -> int:
+        """Of the vectors."""
+        return self.image.width if self.projection is None else self.projection
+
+
+class TwoTowers(nn.Module):
+    """Vectors of length 1 of images and of texts; pairs lie close together.
+
+    A text tower whose mask is "prefix" reads both ways.
+    """
+
+    config: TwoTowersConfig
+
+    def setup(self):
+        cfg = self.config
+        self.image, self.text = Vision(cfg.image), Decoder(cfg.text)
+        if cfg.projection is not None:
+            self.image_projection = dense(cfg.image, cfg.common_width, False)
+        self.text_projection = dense(cfg.text, cfg.common_width, cfg.text_bias)
+        self.scale = self.param("scale", nn.initializers.constant(cfg.scale), ())
+        if cfg.bias is not None:
+            self.bias = self.param("bias", nn.initializers.constant(cfg.bias), ())
+
+    def __call__(
+        self,
+        images: Float[Array, "n h w c"],
+        tokens: Int[Array, "m t"],
+        dropout_key: Key[Array, ""] | None = None,
+        seen: Bool[Array, "m t"] | None = None,
+    ) -> dict[str, Float[Array, "..."]]:
+        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        vectors = {
+            "image": self.encode_images(images, keys[0]),
+            "text": self.encode_texts(tokens, keys[1], seen),
+        }
+        return vectors | self.temperature()
+
+    def temperature(self) -> dict[str, Float[Array, ""]]:
+        """`scale` and `bias`: logits are scale * image . text + bias."""
+        cfg = self.config
+        bias = jnp.zeros(()) if cfg.bias is None else self.bias
+        return {"scale": scale_of(self.scale, cfg.largest_scale), "bias": bias}
+
+    def encode_images(
+        self, images: Float[Array, "n h w c"], dropout_key: Key[Array, ""] | None = None
+    ) -> Float[Array, "n d"]:
+        """float32 vectors of length 1."""
+        features = self.image(images, dropout_key=dropout_key)["features"]
+        if self.config.projection is not None:
+            features = self.image_projection(features)
+        return normalize(features.astype(jnp.float32))
+
+    def encode_texts(
+        self,
+        tokens: Int[Array, "m t"],
+        dropout_key: Key[Array, ""] | None = None,
+        seen: Bool[Array, "m t"] | None = None,
+    ) -> Float[Array, "m d"]:
+        """The same of texts between their start and end tokens, with any padding behind.
+
+        Padding after the end is not read where the tower is causal; one that reads both ways sees
+        it, as it was trained, unless `seen` hides it.
+        """
+        cfg = self.config
+        both = jnp.ones(tokens.shape, bool) if cfg.text.mask == "prefix" else None
+        states = self.text.states(tokens, dropout_key, prefix=both, seen=seen)
+        place = jnp.full(len(tokens), tokens.shape[1] - 1)
+        if cfg.text_pool != "last":
+            wanted = tokens == cfg.eos_id if cfg.text_pool == "eos" else tokens
+            place = wanted.argmax(axis=1)  # the first of several
+        pooled = jnp.take_along_axis(states, place[:, None, None], axis=1)[:, 0]
+        return normalize(self.text_projection(pooled).astype(jnp.float32))
+
+
+def build(config: TwoTowersConfig) -> TwoTowers:
+    """The module; `config.text.vocab_size` must be known by now."""
+    if config.text.vocab_size is None:
+        raise LabError("model.text.vocab_size is not set and there is no tokenizer to take it from")
+    return TwoTowers(config)
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments of a smallest call, for `init` and for shapes."""
+    return (jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 2), jnp.int32))
+
+
+CONFIG = TwoTowersConfig

@@ -1,0 +1,53 @@
+"""A vector for each word, and one for each word as a neighbour (Mikolov 2013)."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_lab.errors import LabError
+
+
+@dataclass(frozen=True)
+class WordVectorsConfig:
+    """Both tables have vocab_size x width numbers."""
+
+    width: int = 100
+    vocab_size: int | None = None  # None: the tokenizer's
+
+    def __post_init__(self):
+        if self.width < 1:
+            raise LabError(f"model.width = {self.width} must be at least 1")
+
+
+class WordVectors(nn.Module):
+    """Scores of output words beside the mean of input words: no more than dot products."""
+
+    config: WordVectorsConfig
+
+    @nn.compact
+    def __call__(
+        self, inputs: Int[Array, "b i"], mask: Bool[Array, "b i"], outputs: Int[Array, "b o k"]
+    ) -> Float[Array, "b o k"]:
+        """Logits; the inputs under the mask count. The vectors to use are those of `embedding`."""
+        size, width = self.config.vocab_size, self.config.width
+        # As in the authors' program: small inputs, and outputs that say nothing yet.
+        small = lambda key, shape, dtype: jax.random.uniform(  # noqa: E731
+            key, shape, dtype, -0.5 / width, 0.5 / width
+        )
+        vectors = nn.Embed(size, width, embedding_init=small, name="embedding")(inputs)
+        beside = nn.Embed(size, width, embedding_init=nn.initializers.zeros, name="output")(outputs)
+        mean = jnp.where(mask[..., None], vectors, 0.0).sum(axis=1)
+        mean = mean / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+        return jnp.einsum("bd,bokd->bok", mean, beside)
+
+
+CONFIG = WordVectorsConfig
+build = WordVectors
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """The arguments of a smallest call."""
+    return jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool), jnp.zeros((1, 1, 1), jnp.int32)

@@ -1,0 +1,35 @@
+"""Words near a word or a sum of words, by the vectors of a run of word_vectors.
+
+    python -m transformer_lab.neighbours --workdir=runs/words money
+    python -m transformer_lab.neighbours --workdir=runs/words "king - man + woman"
+
+A line an answer: the word and its cosine.
+"""
+
+import sys
+
+from absl import flags
+
+from transformer_lab import cli
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+
+flags.DEFINE_string("workdir", "", "Directory of the trained run.")
+flags.DEFINE_integer("count", 10, "How many words.", lower_bound=1)
+
+
+def main(queries: list[str]) -> None:
+    config, workdir = cli.get_config(), cli.get_workdir()
+    if config.task.kind != "word_vectors":
+        raise LabError(f"{workdir} holds a run of {config.task.kind}, not of word_vectors")
+    if not queries:
+        raise LabError('give a word, or "a - b + c"')
+    trainer, params = runs.open_run(config, workdir)
+    sys.stdout.reconfigure(encoding="utf-8")
+    for query in queries:
+        for word, cosine in trainer.task.nearest(params, query, flags.FLAGS.count):
+            print(f"{word}\t{cosine:.4f}")
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

@@ -1,0 +1,110 @@
+"""Losses that tell each image's own text from the others' of the batch, as (sum, weight) pairs.
+
+`images` and `texts` are vectors of length 1, row i of one belonging to row i of the other. A row
+whose mask is False is padding: it adds no loss and is nobody's negative.
+"""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float
+
+from transformer_lab.ops.losses import Pair, masked_sum
+
+START = math.log(1 / 0.07)  # of the log of the scale (Radford 2021, section 2.5)
+FAR = -1e30  # a finite -infinity: differences of two of them are no NaN
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def scale_of(raw: Float[Array, ""], largest: float) -> Float[Array, ""]:
+    """exp(raw), at most `largest` (0: without a bound).
+
+    Beyond the bound the gradient still lowers raw, and never raises it.
+    """
+    return jnp.exp(jnp.minimum(raw, math.log(largest)) if largest else raw)
+
+
+def _scale_forward(raw, largest):
+    scale = scale_of(raw, largest)
+    return scale, (raw, scale)
+
+
+def _scale_backward(largest, saved, gradient):
+    raw, scale = saved
+    held = (raw >= math.log(largest)) & (gradient < 0) if largest else False
+    return (jnp.where(held, 0.0, gradient * scale),)
+
+
+scale_of.defvjp(_scale_forward, _scale_backward)
+
+
+def softmax_loss(
+    images: Float[Array, "n d"],
+    texts: Float[Array, "n d"],
+    scale: Float[Array, ""],
+    mask: Bool[Array, "n"],
+) -> Pair:
+    """The mean of the cross-entropies image to text and text to image (Radford 2021, figure 3)."""
+    logits = scale * images @ texts.T
+    rows = jax.nn.logsumexp(jnp.where(mask[None], logits, FAR), axis=1)
+    columns = jax.nn.logsumexp(jnp.where(mask[:, None], logits, FAR), axis=0)
+    return masked_sum((rows + columns) / 2 - jnp.diagonal(logits), mask)
+
+
+def sigmoid_loss(
+    images: Float[Array, "n d"],
+    texts: Float[Array, "n d"],
+    scale: Float[Array, ""],
+    bias: Float[Array, ""],
+    mask: Bool[Array, "n"],
+) -> Pair:
+    """Each of the n x n pairs by itself: is it a pair (Zhai 2023, equation 1)? Weight n."""
+    logits = scale * images @ texts.T + bias
+    signs = 2.0 * jnp.eye(len(logits)) - 1.0
+    nats = jnp.where(mask[None], jax.nn.softplus(-signs * logits), 0.0).sum(axis=1)
+    return masked_sum(nats, mask)
+
+
+def chunked_softmax_loss(
+    images: Float[Array, "n d"],
+    texts: Float[Array, "n d"],
+    scale: Float[Array, ""],
+    mask: Bool[Array, "n"],
+    axes: tuple[str, ...] = ("data", "fsdp"),
+) -> Pair:
+    """`softmax_loss` over the mesh of the context: no device holds more than a block of n / devices
+    squared logits, forward or backward.
+
+    The texts travel round the ring of devices with the sums of their columns, and are home again
+    after as many steps. The rows must be a multiple of the devices along `axes`.
+    """
+
+    def block(images, scale, mask, own, state):
+        """One block of logits: adds to the rows' sums here and to the columns' that travel."""
+        texts, seen, columns, rows = state
+        logits = scale * images @ texts.T
+        more = jax.nn.logsumexp(jnp.where(seen[None], logits, FAR), axis=1)
+        rows = jnp.logaddexp(rows, more)
+        more = jax.nn.logsumexp(jnp.where(mask[:, None], logits, FAR), axis=0)
+        columns = jnp.logaddexp(columns, more)
+        turn = lambda x: jax.lax.ppermute(x, axes, own)  # noqa: E731
+        return turn(texts), turn(seen), turn(columns), rows
+
+    def local(images, texts, scale, mask):
+        devices = jax.lax.axis_size(axes)
+        ring = [(i, (i + 1) % devices) for i in range(devices)]
+        none = jnp.full_like(images[:, 0], FAR)
+        start = texts, mask, none, none
+        step = jax.checkpoint(lambda state, _: (block(images, scale, mask, ring, state), None))
+        (_, _, columns, rows), _ = jax.lax.scan(step, start, length=devices)
+        right = scale * (images * texts).sum(axis=1)
+        pair = masked_sum((rows + columns) / 2 - right, mask)
+        return jax.lax.psum(pair, axes)
+
+    rows = P(axes)
+    return jax.shard_map(local, in_specs=(rows, rows, P(), rows), out_specs=P())(
+        images, texts, scale, mask
+    )

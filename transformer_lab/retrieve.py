@@ -1,0 +1,84 @@
+"""Finds the images of a folder that fit a text best:
+
+    python -m transformer_lab.retrieve --workdir=runs/clip --images=DIR --query="a smiling face"
+
+A list, best first, of cosine and file, and a contact sheet of them in `--target` (retrieved.png).
+Files that are no whole images are named and left out.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+from jaxtyping import UInt8
+from PIL import Image
+
+from transformer_lab import cli
+from transformer_lab.data.images.reading import read_image
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+from transformer_lab.training.writers import log
+from transformer_lab.zero_shot import open_towers
+
+flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
+flags.DEFINE_string("images", "", "A folder of images; those in its folders count too.")
+flags.DEFINE_string("query", "", "What the images should show.")
+flags.DEFINE_string("target", "retrieved.png", "The contact sheet to write.", allow_override=True)
+flags.DEFINE_integer("count", 16, "How many images to show.", lower_bound=1)
+flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
+KINDS = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
+GROUP = 1024  # images that are in memory at once
+CELL = 96  # pixels of an image on the sheet
+
+
+def main(arguments: list[str]) -> None:
+    args = flags.FLAGS
+    if arguments or not args.images or not args.query:
+        raise LabError('give --images=DIR and --query="a smiling face"')
+    files = sorted(p for p in Path(args.images).rglob("*") if p.suffix.lower() in KINDS)
+    if not files:
+        raise LabError(f"--images={args.images}: no image file lies there")
+    trainer, params = open_towers(args.average)
+    task, place = trainer.task, trainer.place
+    kept, parts = [], []
+    for first in range(0, len(files), GROUP):
+        images = read_whole(task, files[first : first + GROUP], kept)
+        parts.append(task.image_vectors(params, images, place))
+    if not kept:
+        raise LabError(f"--images={args.images}: none of {len(files)} files is a whole image")
+    query = task.text_vectors(params, [args.query], place)[0]
+    near = np.concatenate(parts) @ query
+    best = np.argsort(-near, kind="stable")[: args.count]
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    for i in best:
+        print(f"{near[i]:.4f}\t{kept[i]}")
+    Image.fromarray(contact_sheet([kept[i] for i in best])).save(args.target)
+    log(f"the {len(best)} best of {len(kept)} images: {args.target}")
+
+
+def read_whole(task, files: list[Path], kept: list[Path]) -> UInt8[np.ndarray, "n h w c"]:
+    """The images that can be read, whose files are added to `kept`."""
+    found = [np.zeros((0, *task.size, task.model_config.image.channels), np.uint8)]
+    for file in files:
+        try:
+            found.append(task.read_images([file]))
+            kept.append(file)
+        except LabError as error:
+            log(f"left out: {error}")
+    return np.concatenate(found)
+
+
+def contact_sheet(files: list[Path]) -> UInt8[np.ndarray, "h w 3"]:
+    """The images row by row in a square as far as they go, white where there is none."""
+    columns = math.ceil(math.sqrt(len(files)))
+    rows = math.ceil(len(files) / columns)
+    sheet = np.full((rows, CELL, columns, CELL, 3), 255, np.uint8)
+    for i, file in enumerate(files):
+        sheet[i // columns, :, i % columns] = read_image(file, size=(CELL, CELL))
+    return sheet.reshape(rows * CELL, columns * CELL, 3)
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

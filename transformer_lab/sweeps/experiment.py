@@ -1,0 +1,129 @@
+"""An experiment: a file that says which runs answer a question, and how their table reads."""
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.sweeps.variations import FLAGS, Variation
+from transformer_lab.training.config import flatten, resolve
+
+NAME = re.compile(r"(?![_.,-])[\w.,=+-]+")  # safe in a path and in a shell
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What the `get_experiment(scale)` of a file in `experiments/` returns; scale: cpu | paper.
+
+    Scores are named as results.json has them, without the split. The best row is the one with the
+    best `metric` on the validation split.
+    """
+
+    config: str  # the base, FILE or FILE:ARG
+    variations: list[Variation]
+    metric: str = "loss"
+    higher_is_better: bool = False
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)  # in all runs
+    columns: tuple[str, ...] = ()  # other scores of the test split to show
+    paper: dict[str, float | str] = dataclasses.field(default_factory=dict)  # figures by row
+    source: str = ""  # of the paper's figures
+    needs_init_from: bool = False  # the command must say --init_from
+    plot: Callable[[Any], Any] | None = None  # of a `results.Table`, to a matplotlib Figure
+    doc: str = ""  # the file's docstring
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One command line of `train`, less its --workdir."""
+
+    name: str
+    row: str
+    arguments: tuple[str, ...]
+    settings: dict[str, Any]  # the flat config that they make, and the other flags
+
+
+def load(path: str, scale: str) -> Experiment:
+    """The experiment of a file."""
+    module = load_module(path)
+    if not hasattr(module, "get_experiment"):
+        raise LabError(f"{path} has no get_experiment(scale): it is no experiment")
+    found = module.get_experiment(scale)
+    return dataclasses.replace(found, doc=(module.__doc__ or "").strip())
+
+
+def load_module(path: str) -> ModuleType:
+    """A Python file, executed anew."""
+    if not Path(path).is_file():
+        raise LabError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
+    """The runs in the order of the variations.
+
+    Raises: LabError for a key that the config lacks, an impossible config, or two equal names.
+    """
+    if experiment.needs_init_from and not init_from:
+        raise LabError("this experiment starts from a trained model: --init_from=DIR or hf:DIR")
+    common = {"config": experiment.config, "init_from": init_from, "init_pattern": ""}
+    common |= experiment.changes
+    taken: dict[str, Variation] = {}
+    for variation in experiment.variations:
+        name = variation.name
+        if not NAME.fullmatch(name):
+            raise LabError(f'"{name}" is no name for a directory: name the values in a mapping')
+        if other := taken.get(name.casefold()):  # which some file systems do not tell apart
+            raise LabError(
+                f'two runs have one name, "{other.name}" ({_show(other)}) and "{name}" '
+                f"({_show(variation)}): name one of them otherwise"
+            )
+        taken[name.casefold()] = variation
+    return [_run(v.name, v.row, common | v.changes) for v in experiment.variations]
+
+
+def _run(name: str, row: str, values: dict[str, Any]) -> Run:
+    flags = {flag: values.pop(flag) for flag in FLAGS}
+    try:
+        config = _load_config(flags["config"])
+        arguments = [f"--{flag}={value}" for flag, value in flags.items() if value]
+        for key, value in values.items():
+            _change(config, key, value)
+            arguments.append(f"--config.{key}={_text(key, value)}")
+        resolve(config)
+    except LabError as error:
+        raise LabError(f"run {name}: {error}") from error
+    return Run(name, row, tuple(arguments), {**flatten(config), **flags})
+
+
+def _load_config(reference: str) -> ConfigDict:
+    path, _, argument = reference.partition(":")
+    return load_module(path).get_config(*[argument] if argument else [])
+
+
+def _change(config: ConfigDict, key: str, value: Any) -> None:
+    known = flatten(config)
+    if key not in known:
+        raise LabError(f"config.{key} is not a key{nearest(key, known)}")
+    try:
+        config.update_from_flattened_dict({key: value})
+    except (TypeError, ValueError) as error:
+        raise LabError(f"config.{key} = {value!r}: {error}") from error
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        raise LabError(f"config.{key} = None cannot be said on a command line: leave it out")
+    return str(tuple(value) if isinstance(value, list) else value)
+
+
+def _show(variation: Variation) -> str:
+    return ", ".join(f"{key} = {value!r}" for key, value in variation.changes.items())

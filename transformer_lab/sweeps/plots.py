@@ -1,0 +1,40 @@
+"""The learning curves of a sweep, and figures as files."""
+
+import io
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from transformer_lab.sweeps.results import Table
+from transformer_lab.training.checkpoint import write_atomically
+
+
+def curves(table: Table) -> Figure:
+    """Training loss and the deciding score on the validation split by step; a line a run."""
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    keys = "loss", f"validation/{table.plan['metric']}"
+    for axes, key in zip(figure.subplots(1, 2), keys, strict=True):
+        for i, row in enumerate(table.rows):
+            label = row.name
+            for run in row.runs:
+                steps, values = run.curve(key)
+                if steps:
+                    marker = "o" if len(steps) == 1 else None
+                    style = f"C{i % 10}", ("-", "--", ":", "-.")[i // 10 % 4]
+                    axes.plot(steps, values, c=style[0], ls=style[1], marker=marker, label=label)
+                    label = None
+        axes.set(xlabel="step", title=key)
+    entries = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*entries, loc="outside right upper", fontsize="small")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> bytes:
+    """Writes PATH.png and PATH.svg; returns the SVG."""
+    written = {}
+    for kind in ("png", "svg"):
+        file = io.BytesIO()
+        figure.savefig(file, format=kind, dpi=150)
+        written[kind] = file.getvalue()
+        write_atomically(path.with_name(f"{path.name}.{kind}"), written[kind])
+    return written["svg"]

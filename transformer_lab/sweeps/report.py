@@ -1,0 +1,201 @@
+"""The report of a sweep: its table as Markdown, CSV, LaTeX and one HTML page, with the curves."""
+
+import base64
+import csv
+import html
+import io
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_lab.sweeps import experiment, plots
+from transformer_lab.sweeps.results import Row, Table, read_table
+from transformer_lab.training.checkpoint import write_atomically
+from transformer_lab.training.writers import log
+
+COSTS = {  # keys of results.json, and their columns' names
+    "parameters": "parameters",
+    "trainable_parameters": "trained",
+    "optimizer_bytes": "optimizer bytes",
+    "saved_bytes": "saved bytes",
+    "flops_per_token": "FLOPs a token",
+    "seconds": "seconds",
+    "step_seconds": "seconds a step",
+}
+MEASURED = ("seconds", "step_seconds")  # costs that differ from seed to seed
+LEGEND = "Mean ± sample deviation over the seeds; * is the best on the validation split."
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}
+table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:right}
+td:first-child,th:first-child{text-align:left}.scroll{overflow-x:auto}img{max-width:100%}"""
+
+
+class Grid(NamedTuple):
+    """A table of texts."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+
+def write_report(workdir: Path, other: Path | None = None) -> str:
+    """Writes report.md, .csv, .tex and .html, and the figures; returns the Markdown.
+
+    `other` is another sweep's directory to compare with: compare.csv, and a table in the others.
+    """
+    table = read_table(workdir)
+    grids = [results_grid(table)]
+    _write(workdir / "report.csv", _csv(numbers_grid(table)))
+    if other:
+        grids.append(comparison(table, read_table(other)))
+        _write(workdir / "compare.csv", _csv(grids[1]))
+    figures = {"curves": plots.curves(table)} | _own_plot(table)
+    images = {name: plots.save(figure, workdir / name) for name, figure in figures.items()}
+    text = _markdown(table, grids, list(images))
+    _write(workdir / "report.md", text)
+    _write(workdir / "report.tex", "\n".join(_tex(grid) for grid in grids))
+    _write(workdir / "report.html", _html(table, grids, images))
+    return text
+
+
+def results_grid(table: Table) -> Grid:
+    """What a reader sees; columns of which nothing is known are left out."""
+    plan = table.plan
+    scores = _scores(table)
+    costs = [key for key in COSTS if any(row.numbers(key) for row in table.rows)]
+    header = ["", "seeds", *(key.replace("/", " ") for key in scores)]
+    header += [f"paper ({plan['source']})"] if plan["paper"] else []
+    rows = []
+    for row in table.rows:
+        cells = [row.name + (" *" if row.name == table.best else ""), _seeds(row)]
+        cells += [_score(row, key) for key in scores]
+        cells += [str(plan["paper"].get(row.name, ""))] if plan["paper"] else []
+        rows.append(cells + [_cost(row, key) for key in costs])
+    return Grid(header + [COSTS[key] for key in costs], rows)
+
+
+def numbers_grid(table: Table) -> Grid:
+    """The same with all digits, for programs."""
+    header = ["variation", "best", "finished", "runs", "failed", "paper", "source"]
+    keys = [*_scores(table), *COSTS]
+    header += [f"{key} {what}" for key in keys for what in ("mean", "deviation")]
+    rows, plan = [], table.plan
+    for row in table.rows:
+        failed = sum(run in table.in_state(failed=True) for run in row.runs)
+        counts = [len(row.finished), len(row.runs), failed]
+        paper = plan["paper"].get(row.name, "")
+        cells = [row.name, int(row.name == table.best), *counts, paper]
+        cells.append(plan["source"] if paper != "" else "")
+        cells += [f(key) for key in keys for f in (row.mean, row.deviation)]
+        rows.append(["" if x != x else str(x) for x in cells])  # NaN: nothing is known
+    return Grid(header, rows)
+
+
+def comparison(table: Table, other: Table) -> Grid:
+    """Of test scores: the difference of the means with its standard error, row by row.
+
+    The error is sqrt(s1^2 / n1 + s2^2 / n2) (Welch 1947): the runs are taken as unpaired.
+    """
+    there = {row.name: row for row in other.rows}
+    header, rows = ["", "score", "here", f"in {other.workdir}", "difference", "error"], []
+    for row in (row for row in table.rows if row.name in there):
+        for key in (key for key in _scores(table) if key.startswith("test/")):
+            pair = row, there[row.name]
+            squares = [r.deviation(key) ** 2 / max(len(r.numbers(key)), 1) for r in pair]
+            figures = [pair[0].mean(key) - pair[1].mean(key), math.sqrt(sum(squares))]
+            texts = ["" if math.isnan(x) else f"{x:.3g}" for x in figures]
+            rows.append([row.name, key.removeprefix("test/"), *(_score(r, key) for r in pair)])
+            rows[-1] += texts
+    return Grid(header, rows)
+
+
+def notes(table: Table) -> list[str]:
+    """The legend, and a line for each run that is not in the means."""
+    failed, missing = table.in_state(failed=True), table.in_state(failed=False)
+    lines = [f"failed: {run.name}: {run.error}" for run in failed]
+    return [LEGEND, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
+
+
+def _scores(table: Table) -> list[str]:
+    metric = table.plan["metric"]
+    return [f"validation/{metric}", *(f"test/{m}" for m in [metric, *table.plan["columns"]])]
+
+
+def _seeds(row: Row) -> str:
+    done, planned = len(row.finished), len(row.runs)
+    return str(done) if done == planned else f"{done} of {planned}"
+
+
+def _score(row: Row, key: str) -> str:
+    mean, deviation = row.mean(key), row.deviation(key)
+    if not row.numbers(key):
+        return ""
+    return f"{mean:.4g}" + ("" if math.isnan(deviation) else f" ± {deviation:.2g}")
+
+
+def _cost(row: Row, key: str) -> str:
+    if not row.numbers(key):
+        return ""
+    return f"{row.mean(key):,.3g}" if key in MEASURED else f"{row.mean(key):,.0f}"
+
+
+def _own_plot(table: Table) -> dict:
+    """The experiment's figure; its file may have gone or changed since, which is no failure."""
+    try:
+        plot = experiment.load(table.plan["experiment"], table.plan["scale"]).plot
+        return {"plot": plot(table)} if plot else {}
+    except Exception as error:
+        log(f"the experiment's own plot is left out: {error}")
+        return {}
+
+
+def _title(table: Table) -> str:
+    return f"{Path(table.plan['experiment']).stem}, scale {table.plan['scale']}"
+
+
+def _markdown(table: Table, grids: list[Grid], images: list[str]) -> str:
+    escape = lambda text: re.sub(r"([|*_<`\[\\])", r"\\\1", text)  # noqa: E731
+    parts = [f"# {escape(_title(table))}", escape(table.plan["doc"])]
+    for grid in grids:
+        rule = [":--", *["--:"] * (len(grid.header) - 1)]
+        rows = [list(map(escape, grid.header)), rule, *(map(escape, row) for row in grid.rows)]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    parts.append("\n".join(f"- {escape(line)}" for line in notes(table)))
+    return "\n\n".join(parts + [f"![{name}]({name}.png)" for name in images]) + "\n"
+
+
+def _html(table: Table, grids: list[Grid], images: dict[str, bytes]) -> str:
+    escape = html.escape
+    row = lambda cells, tag: "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)  # noqa: E731
+    title = escape(_title(table))
+    parts = [f"<h1>{title}</h1><pre>{escape(table.plan['doc'])}</pre>"]
+    for grid in grids:
+        body = "".join(f"<tr>{row(cells, 'td')}</tr>\n" for cells in grid.rows)
+        head = f"<tr>{row(grid.header, 'th')}</tr>\n"
+        parts.append(f'<div class="scroll"><table>{head}{body}</table></div>')
+    parts.append(f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in notes(table))}</ul>")
+    for name, svg in images.items():
+        data = base64.b64encode(svg).decode()
+        parts.append(f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{data}">')
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
+
+
+def _tex(grid: Grid) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {char: f"\\{char}" for char in "&%$#_{}"} | {"±": r"$\pm$"}
+    escape: Callable[[str], str] = lambda text: "".join(special.get(c, c) for c in text)  # noqa: E731
+    lines = [" & ".join(map(escape, cells)) + r" \\" for cells in [grid.header, *grid.rows]]
+    columns = "l" + "r" * (len(grid.header) - 1)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline", *lines[1:]]
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+
+
+def _csv(grid: Grid) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([grid.header, *grid.rows])
+    return file.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, text.encode())

@@ -1,0 +1,145 @@
+"""Trains the runs of a sweep, some at a time, each in a process and a directory of its own.
+
+Nothing is known of a run but what its directory says. So a sweep that was killed goes on by the
+same command: finished runs are skipped, stopped ones resumed, failed ones tried once more.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from transformer_lab.sweeps.display import Board
+from transformer_lab.sweeps.experiment import Experiment, Run
+from transformer_lab.sweeps.states import (
+    FAILED,
+    FAILURE,
+    FINISHED,
+    LOG,
+    RUNNING,
+    SETTINGS,
+    lock,
+    refuse_changes,
+    state_of,
+    write_json,
+)
+
+SWEEP = "sweep.json"
+TOLD_TO_STOP = {-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT}
+
+
+def command(run: Run, directory: Path) -> list[str]:
+    """What trains a run."""
+    module = [sys.executable, "-m", "transformer_lab.train"]
+    return [*module, *run.arguments, f"--workdir={directory}"]
+
+
+def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dict) -> None:
+    """Writes sweep.json: all that a report needs beside the runs' directories.
+
+    `told` is what the command said: experiment, scale, init_from. Raises: LabError when a run that
+    lies there was another one.
+    """
+    for run in runs:
+        refuse_changes(run, workdir / run.name)
+    names = ("metric", "higher_is_better", "columns", "paper", "source", "doc")
+    plan = told | {name: getattr(experiment, name) for name in names}
+    plan["runs"] = [{"name": run.name, "row": run.row} for run in runs]
+    path = workdir / SWEEP
+    if path.exists() and path.read_text(encoding="utf-8") == json.dumps(plan, indent=1):
+        return
+    part = workdir / f"{SWEEP}.{os.getpid()}"  # elements of an array job may all be here
+    write_json(part, plan)
+    os.replace(part, path)
+
+
+def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
+    """Trains all that are not finished and returns the names of those that failed."""
+    waiting, active, failed = list(runs), [], []
+    old = signal.signal(signal.SIGTERM, _interrupt)
+    board = Board(runs, workdir)
+    try:
+        while waiting or active:
+            _start_some(waiting, active, workdir, parallel)
+            for process in [p for p in active if p.ended()]:
+                active.remove(process)
+                failed += [process.name] if process.record() == FAILED else []
+            board.update()
+            time.sleep(0.2)
+    finally:  # by Ctrl-C or a signal: the runs save where they are
+        for process in active:
+            process.stop()
+        board.close()
+        signal.signal(signal.SIGTERM, old)
+    return failed
+
+
+def _start_some(waiting: list[Run], active: list, workdir: Path, parallel: int) -> None:
+    elsewhere = 0  # runs that the killed sweep before this one left, or one beside it has
+    for run in list(waiting):
+        directory = workdir / run.name
+        state = state_of(directory)
+        if state == RUNNING:
+            elsewhere += 1
+        elif state == FINISHED:
+            waiting.remove(run)
+        elif len(active) + elsewhere < parallel and (held := lock(directory)):
+            waiting.remove(run)
+            active.append(_Process(run, directory, held))
+
+
+def _interrupt(*_) -> None:
+    raise KeyboardInterrupt
+
+
+class _Process:
+    """A run under way."""
+
+    def __init__(self, run: Run, directory: Path, held):
+        self.name, self.directory, self._held = run.name, directory, held
+        (directory / FAILURE).unlink(missing_ok=True)
+        write_json(directory / SETTINGS, run.settings)
+        arguments = command(run, directory)
+        with open(directory / LOG, "ab") as log:
+            log.write(f"$ {shlex.join(arguments)}\n".encode())
+            log.flush()
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[held.fileno()],
+                start_new_session=True,  # Ctrl-C reaches it through `stop` alone, once
+            )
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def record(self) -> str:
+        """Writes down a failure; returns the state."""
+        code = self._process.returncode
+        if code not in {0, *TOLD_TO_STOP}:
+            write_json(self.directory / FAILURE, {"error": self._error(code), "code": code})
+        self._held.close()
+        return state_of(self.directory)
+
+    def stop(self) -> None:
+        if not self.ended():
+            self._process.terminate()
+        self._process.wait()
+        self.record()
+
+    def _error(self, code: int) -> str:
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        with open(self.directory / LOG, "rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").split("\n")
+        lines = [line.strip() for line in lines if line.strip()] or [f"exit code {code}"]
+        ours = [line for line in lines if line.startswith("error: ")]
+        return (ours or lines)[-1].removeprefix("error: ")[:500]

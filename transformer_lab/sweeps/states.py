@@ -1,0 +1,104 @@
+"""What became of a run, read off its directory alone."""
+
+import fcntl
+import json
+import re
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from transformer_lab.errors import LabError
+from transformer_lab.sweeps.experiment import Run
+from transformer_lab.training.checkpoint import write_atomically
+from transformer_lab.training.results import RESULTS
+
+WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
+LOG, FAILURE, SETTINGS = "log.txt", "failed.json", "settings.json"
+# May differ between a finished run and the experiment of today: nothing in the table depends on it.
+FREE = re.compile(r"(log_every|save_every|keep|tensorboard)|mesh\..*")
+PROGRESS = re.compile(r"^step (\d+)/(\d+)  loss (\S+) .* left (\S+)$", re.MULTILINE)
+
+
+class Progress(NamedTuple):
+    """Texts of the newest line of a run's log that has them, "" before the first."""
+
+    step: str = ""
+    loss: str = ""
+    left: str = ""
+
+
+def state_of(directory: Path) -> str:
+    """One of the states above."""
+    if (directory / RESULTS).exists():
+        return FINISHED
+    if is_locked(directory):
+        return RUNNING
+    if (directory / FAILURE).exists():
+        return FAILED
+    return STOPPED if (directory / SETTINGS).exists() else WAITING
+
+
+def failure(directory: Path) -> str:
+    """The one line that says why a run failed, "" if it did not."""
+    path = directory / FAILURE
+    return json.loads(path.read_text(encoding="utf-8"))["error"] if path.exists() else ""
+
+
+def progress(directory: Path) -> Progress:
+    """Of the run's log, whose end alone is read."""
+    path = directory / LOG
+    if not path.exists():
+        return Progress()
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 8192))
+        found = PROGRESS.findall(file.read().decode(errors="replace"))
+    return Progress(f"{found[-1][0]}/{found[-1][1]}", *found[-1][2:]) if found else Progress()
+
+
+def lock(directory: Path) -> IO[bytes] | None:
+    """The directory's lock, None if another process trains there.
+
+    It is held as long as a process has the file open: the run inherits it, so that one whose sweep
+    was killed is known to be still going on.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    file = open(directory / "lock", "ab")  # noqa: SIM115  open is held
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process trains there."""
+    if not (directory / "lock").exists():
+        return False
+    file = lock(directory)
+    if file is not None:
+        file.close()
+    return file is None
+
+
+def refuse_changes(run: Run, directory: Path) -> None:
+    """A run that has something to lose keeps its settings; LabError names the key that changed.
+
+    One that left no checkpoint may start again with others.
+    """
+    if not (directory / SETTINGS).exists():
+        return
+    old = json.loads((directory / SETTINGS).read_text(encoding="utf-8"))
+    new = json.loads(json.dumps(run.settings))
+    if not ((directory / RESULTS).exists() or any(directory.glob("checkpoints/*/manifest.json"))):
+        return
+    for key in sorted(old.keys() & new.keys()):  # a key may have come into being since
+        if old[key] != new[key] and not FREE.fullmatch(key):
+            raise LabError(
+                f"{directory} holds a run with {key} = {old[key]!r}, the experiment now has "
+                f"{new[key]!r}: set it back, use another --workdir, or delete that directory"
+            )
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Whole or not at all."""
+    write_atomically(path, json.dumps(values, indent=1).encode())

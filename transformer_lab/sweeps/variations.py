@@ -1,0 +1,64 @@
+"""Lists of named variations of a config, and what makes larger lists of them."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_lab.errors import LabError
+
+FLAGS = ("config", "init_from", "init_pattern")  # of `train`, which can vary as keys do
+
+
+class Variation(NamedTuple):
+    """One run: the row of the table that it belongs to, and what it changes.
+
+    Keys of `changes` are dotted keys of the config, or one of `FLAGS`.
+    """
+
+    row: str
+    changes: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of the run and its directory: runs of one row differ in their seeds."""
+        seed = f"seed={self.changes['seed']}" if "seed" in self.changes else ""
+        return ",".join(part for part in (self.row, seed) if part) or "run"
+
+
+def vary(key: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Variation]:
+    """One variation a value, named by it (`dropout=0.1`), or by the keys of a mapping."""
+    if isinstance(values, Mapping):
+        return [Variation(name, {key: value}) for name, value in values.items()]
+    last = key.split(".")[-1]
+    return [Variation(f"{last}={value}", {key: value}) for value in values]
+
+
+def grid(*lists: list[Variation]) -> list[Variation]:
+    """Every combination, the last list fastest."""
+    return [_joined(parts) for parts in itertools.product(*lists)]
+
+
+def pair(*lists: list[Variation]) -> list[Variation]:
+    """The first of each list together, the second of each, and so on."""
+    if len({len(variations) for variations in lists}) > 1:
+        raise LabError(f"pair() of lists of {', '.join(str(len(x)) for x in lists)}: unequal")
+    return [_joined(parts) for parts in zip(*lists, strict=True)]
+
+
+def chain(*lists: list[Variation]) -> list[Variation]:
+    """One list after the other."""
+    return list(itertools.chain(*lists))
+
+
+def seeds(variations: list[Variation], count: int) -> list[Variation]:
+    """Each variation with the seeds 0, 1, ...; in the table they are one row."""
+    return grid(variations, [Variation("", {"seed": seed}) for seed in range(count)])
+
+
+def _joined(parts: Sequence[Variation]) -> Variation:
+    changes: dict[str, Any] = {}
+    for part in parts:
+        if twice := changes.keys() & part.changes.keys():
+            raise LabError(f"{min(twice)} is varied twice: by {', '.join(p.row for p in parts)}")
+        changes |= part.changes
+    return Variation(",".join(part.row for part in parts if part.row), changes)

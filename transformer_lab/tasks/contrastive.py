@@ -1,0 +1,224 @@
+"""Images and their captions drawn together, all others apart: CLIP (Radford 2021), SigLIP (Zhai
+2023), and with a frozen image tower LiT (Zhai 2022)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer_lab import models, text
+from transformer_lab.data import emoji
+from transformer_lab.data.drawings import DrawPlan, plain, varied
+from transformer_lab.data.pipeline import Batches
+from transformer_lab.errors import LabError, nearest
+from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
+from transformer_lab.ops.losses import Pair, masked_sum
+from transformer_lab.tasks.base import (
+    Batch,
+    HostBatch,
+    Joint,
+    Params,
+    table_size,
+)
+from transformer_lab.tasks.language_modeling import RowsConfig
+from transformer_lab.tasks.naming import Naming
+
+LOSSES = ("softmax", "chunked_softmax", "sigmoid")
+
+
+@dataclass(frozen=True)
+class ContrastiveConfig:
+    """The objective's own settings."""
+
+    loss: str = "softmax"  # chunked_softmax: the same, in blocks that travel round the devices
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # by channel, of what the model sees, in 0..1
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    strength: float = 1.0  # of the random changes to training images; 0: none
+    samples: int = 8  # images shown at the end with the names that the model gives them
+
+    def __post_init__(self):
+        if self.loss not in LOSSES:
+            raise LabError(f'task.loss = "{self.loss}" is unknown{nearest(self.loss, LOSSES)}')
+        if min(self.std) <= 0 or self.strength < 0:
+            raise LabError("task.std must be more than 0, task.strength not negative")
+
+
+SECTIONS = {
+    "task": ContrastiveConfig,
+    "data": emoji.EmojiConfig,
+    "batch": RowsConfig,
+    "tokenizer": text.TokenizerConfig,
+}
+
+
+class Contrastive(Naming):
+    """A batch holds `image` (uint8 [rows, h, w, c]), `tokens` (int32 [rows, length]) and
+    `tokens_mask`: row i of the one belongs to row i of the other. Micro-batches are compared with
+    each other as one batch."""
+
+    def __init__(
+        self,
+        model_kind: str,
+        model_config: Any,
+        sections: dict[str, Any],
+        assets: dict[str, bytes] | None = None,
+        seed: int = 0,
+        rows_multiple: int = 1,
+    ):
+        if model_kind != "two_towers":
+            raise LabError(f'model.kind = "{model_kind}" embeds no images: use "two_towers"')
+        self.config, self.sections, self.seed = sections["task"], sections, seed
+        self.rows = sections["batch"].rows
+        sections["batch"].check(rows_multiple)
+        if assets is None:
+            self.tokenizer = text.train(sections["tokenizer"], self._train_texts(), seed)
+        else:
+            self.tokenizer = text.load(assets)
+        tower = model_config.text
+        tower = replace(tower, vocab_size=table_size(tower.vocab_size, self.tokenizer.vocab_size))
+        eos = self.tokenizer.eos_id
+        self.model_config = replace(model_config, text=tower, eos_id=eos)
+        if (self.config.loss == "sigmoid") != (model_config.bias is not None):
+            raise LabError('task.loss = "sigmoid" needs model.bias (-10), and others have none')
+        if len({model_config.image.channels, len(self.config.mean), len(self.config.std)}) > 1:
+            raise LabError("task.mean and task.std need a number for each of model.image.channels")
+        self.family = models.family(model_kind)
+        self.model = self.family.build(self.model_config)
+        # A text that is pooled at its last place ends where the table of positions does.
+        whole = model_config.text_pool == "last"
+        self.length = tower.max_length if whole else min(sections["batch"].length, tower.max_length)
+        self.size = model_config.image.image_size
+        self.loss = Joint(self._embed, self._compare)
+
+    # Data.
+
+    @cached_property
+    def data(self) -> emoji.Emoji:
+        return emoji.load_emoji(self.sections["data"])
+
+    def _train_texts(self) -> Iterator[str]:
+        for concept in self.data.train:
+            yield from emoji.descriptions(concept)
+            yield from (name for one in concept.drawings for name in one.names.values())
+        for category in self.data.categories:
+            yield from emoji.prompts(category)
+
+    def encode_texts(self, texts: Sequence[str]) -> HostBatch:
+        """Each text between its start and end tokens; of one too long the end is cut, not the end
+        token."""
+        tok, n = self.tokenizer, len(texts)
+        tokens, mask = np.full((n, self.length), tok.pad_id, np.int32), np.zeros((n, self.length))
+        for i, ids in enumerate(tok.encode_batch(texts)):
+            row = [tok.bos_id, *ids[: self.length - 2], tok.eos_id]
+            tokens[i, : len(row)], mask[i, : len(row)] = row, 1
+        return {"tokens": tokens, "tokens_mask": mask.astype(bool)}
+
+    def _filled(self, images: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> HostBatch:
+        """A whole batch of what belongs to its real rows."""
+        found = {"image": images, **self.encode_texts(texts)}
+        shape = lambda x: (len(rows), *x.shape[1:])  # noqa: E731
+        batch = {name: np.zeros(shape(x), x.dtype) for name, x in found.items()}
+        for name, values in found.items():
+            batch[name][rows] = values
+        return batch
+
+    def _load(self, ids: np.ndarray, _: Any) -> HostBatch:
+        """Training rows: a drawing and a caption at random, by the draws."""
+        real, rng, data = ids[:, 0] >= 0, np.random.default_rng(ids[:, 1]), self.data
+        concepts = [data.train[i] for i in ids[real, 0]]
+        drawings = [
+            one.drawings[rng.integers(len(one.drawings)) if rng.random() < 0.5 else 0]
+            for one in concepts
+        ]
+        captions = [emoji.caption(*pair, rng) for pair in zip(concepts, drawings, strict=True)]
+        pictures = data.pictures[[drawing.row for drawing in drawings]]
+        mirrored = np.array([one.mirrored for one in concepts])
+        strength = self.config.strength
+        images = varied(pictures, self.size, mirrored, rng, strength)
+        return self._filled(images if strength else plain(pictures, self.size), captions, real)
+
+    @cached_property
+    def train_plan(self) -> DrawPlan:
+        return DrawPlan(len(self.data.train), self.rows, self.seed)
+
+    def steps_per_epoch(self) -> int:
+        return len(self.train_plan)
+
+    def train_batches(self) -> Batches:
+        return Batches(self.train_plan, self._load)
+
+    def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        """Each concept once, plain, by its name."""
+        concepts = getattr(self.data, split)
+        for first in range(0, len(concepts), self.rows):
+            some = concepts[first : first + self.rows]
+            images = plain(self.data.pictures[[c.drawings[0].row for c in some]], self.size)
+            real = np.arange(self.rows) < len(some)
+            yield self._filled(images, [c.name for c in some], real)
+
+    # Model.
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        return self.model.init(key, *self.family.example_inputs())["params"]
+
+    def apply(self, params: Params, *inputs: Any, method: str | None = None) -> Any:
+        return self.model.apply({"params": params}, *inputs, method=method)
+
+    def pixels(self, image: Array) -> Array:
+        mean, std = jnp.array(self.config.mean), jnp.array(self.config.std)
+        return (image.astype(jnp.float32) / 255 - mean) / std
+
+    def _embed(self, params: Params, batch: Batch, dropout_key: Any = None) -> dict[str, Array]:
+        out = self.apply(params, self.pixels(batch["image"]), batch["tokens"], dropout_key)
+        return {name: out[name] for name in ("image", "text")}
+
+    def _compare(self, params: Params, vectors: dict, batch: Batch) -> dict[str, Pair]:
+        heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
+        blocks = self.config.loss == "chunked_softmax"
+        pair = self._pair(vectors, heat, real, chunked_softmax_loss if blocks else softmax_loss)
+        return {"loss": pair, "scale": (heat["scale"], jnp.ones(()))}
+
+    def _pair(self, vectors, heat, real, softmax):
+        both = vectors["image"], vectors["text"]
+        if self.config.loss == "sigmoid":
+            return sigmoid_loss(*both, heat["scale"], heat["bias"], real)
+        return softmax(*both, heat["scale"], real)
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        """The loss within a batch, and how often an image is nearest to its own text."""
+        heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
+        vectors = self._embed(params, batch)
+        near = jnp.where(real, vectors["image"] @ vectors["text"].T, -2.0).argmax(axis=1)
+        right = (near == jnp.arange(len(near))).astype(jnp.float32)
+        loss = self._pair(vectors, heat, real, softmax_loss)
+        return {"loss": loss, "accuracy": masked_sum(right, real)}
+
+    # What the run reports and keeps.
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self.data.fingerprint()
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        mask = batch["tokens_mask"]
+        return {"examples": int(mask[:, 0].sum()), "tokens": int(mask.sum())}
+
+    def assets(self) -> dict[str, bytes]:
+        return self.tokenizer.to_files()
+
+    def report(self) -> list[str]:
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
+        return [
+            f"concepts: {counts}; licence: {self.data.licence}",
+            f"vocabulary: {self.tokenizer.vocab_size:,} pieces; texts of {self.length} tokens",
+        ]
+
+
+build = Contrastive

@@ -1,0 +1,128 @@
+"""What two towers are asked: vectors of images and texts, names without examples, recall."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt8
+
+from transformer_lab.data import emoji
+from transformer_lab.data.drawings import plain
+from transformer_lab.data.images.reading import read_image
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+
+Vectors = Float[np.ndarray, "n d"]
+
+
+def recalls(
+    name: str,
+    near: Float[np.ndarray, "n k"],
+    right: Int[np.ndarray, "n"],
+    ranks: Sequence[int],
+) -> dict[str, float]:
+    """The share of rows whose right column is among the first so many; a tie is no hit."""
+    own = np.take_along_axis(near, right[:, None], axis=1)
+    before = (near >= own).sum(axis=1) - 1
+    return {f"{name}{k}": float((before < k).mean()) for k in ranks}
+
+
+class Naming:
+    """A mix-in: a task has `data`, `config`, `model_config`, `rows`, `size`, `encode_texts`,
+    `apply` and `pixels`."""
+
+    data: emoji.Emoji
+    config: Any
+    model_config: Any
+    rows: int  # of a batch
+    size: tuple[int, int]
+    encode_texts: Callable[[Sequence[str]], HostBatch]
+    apply: Callable[..., Any]
+    pixels: Callable[[Array], Array]
+
+    @cached_property
+    def _encoders(self) -> dict[str, Callable[[Params, Batch], Array]]:
+        images = lambda p, b: self.apply(p, self.pixels(b["image"]), method="encode_images")  # noqa: E731
+        texts = lambda p, b: self.apply(p, b["tokens"], method="encode_texts")  # noqa: E731
+        return {"image": jax.jit(images), "tokens": jax.jit(texts)}
+
+    def _vectors(self, params: Params, name: str, values: np.ndarray, place: Place) -> Vectors:
+        found = [np.zeros((0, self.model_config.common_width), np.float32)]
+        for first in range(0, len(values), self.rows):
+            part = values[first : first + self.rows]
+            fill = [(0, self.rows - len(part)), *[(0, 0)] * (part.ndim - 1)]
+            out = self._encoders[name](params, place({name: np.pad(part, fill)}))
+            found.append(np.asarray(out)[: len(part)])
+        return np.concatenate(found)
+
+    def image_vectors(
+        self, params: Params, images: UInt8[np.ndarray, "n h w c"], place: Place
+    ) -> Vectors:
+        """Of length 1."""
+        return self._vectors(params, "image", images, place)
+
+    def text_vectors(self, params: Params, texts: Sequence[str], place: Place) -> Vectors:
+        """Of length 1."""
+        return self._vectors(params, "tokens", self.encode_texts(texts)["tokens"], place)
+
+    def class_vectors(
+        self, params: Params, prompts: Sequence[Sequence[str]], place: Place
+    ) -> Vectors:
+        """Of each class the mean of its prompts' vectors, of length 1 (Radford 2021, 3.1.4)."""
+        flat = self.text_vectors(params, [one for some in prompts for one in some], place)
+        starts = np.cumsum([0, *map(len, prompts)])[:-1]
+        sums = np.add.reduceat(flat, starts, axis=0)
+        return sums / np.linalg.norm(sums, axis=1, keepdims=True)
+
+    def read_images(self, paths: Sequence[str | Path]) -> UInt8[np.ndarray, "n h w c"]:
+        """Image files of any kind in the model's size."""
+        channels = self.model_config.image.channels
+        return np.stack([read_image(path, channels, tuple(self.size)) for path in paths])
+
+    def probabilities(
+        self, params: Params, images: Vectors, classes: Vectors
+    ) -> Float[np.ndarray, "n k"]:
+        """Of each class given the image; with a sigmoid of each by itself."""
+        heat = jax.device_get(self.apply(params, method="temperature"))
+        logits = heat["scale"] * images @ classes.T + heat["bias"]
+        one = self.config.loss == "sigmoid"
+        return np.asarray(jax.nn.sigmoid(logits) if one else jax.nn.softmax(logits, axis=1))
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """Naming without examples, retrieval both ways, categories, and of a finished model the
+        other artist's drawings of the trained concepts."""
+        concepts, data = getattr(self.data, split), self.data
+        if not concepts:
+            return Scores({}, [], {})
+        plainly = lambda pictures, rows: self.image_vectors(  # noqa: E731
+            params, plain(pictures[rows], self.size), place
+        )
+        named = lambda some: self.class_vectors(  # noqa: E731
+            params, [emoji.prompts(c.name, next(iter(c.tags))) for c in some], place
+        )
+        images = plainly(data.pictures, [c.drawings[0].row for c in concepts])
+        own, names = np.arange(len(concepts)), named(concepts)
+        values = recalls("zero_shot_top", images @ names.T, own, (1, 5))
+        described = self.class_vectors(params, [emoji.descriptions(c) for c in concepts], place)
+        values |= recalls("described_top", images @ described.T, own, (1, 5))
+        whole = [emoji.descriptions(c)[len(emoji.TEMPLATES["en"])] for c in concepts]
+        near = images @ self.text_vectors(params, whole, place).T
+        values |= recalls("image_to_text_recall_", near, own, (1, 5, 10))
+        values |= recalls("text_to_image_recall_", near.T, own, (1, 5, 10))
+        categories = [p for c in data.categories for p in [c.split(" & ") + [c]]]
+        prompts = [[p for part in parts for p in emoji.prompts(part)] for parts in categories]
+        right = np.array([data.categories.index(c.category) for c in concepts])
+        near = images @ self.class_vectors(params, prompts, place).T
+        values |= recalls("category_top", near, right, (1,))
+        if final:
+            others = plainly(data.others, [c.other for c in data.train])
+            near, own = others @ named(data.train).T, np.arange(len(data.train))
+            values |= recalls("other_artist_top", near, own, (1, 5))
+        guesses = np.argsort(-(images @ names.T), axis=1)[: self.config.samples if final else 0, :3]
+        samples = [
+            (concepts[i].code, ", ".join(concepts[j].name for j in row), concepts[i].name)
+            for i, row in enumerate(guesses)
+        ]
+        return Scores(values | {"num_examples": len(concepts)}, samples, {})

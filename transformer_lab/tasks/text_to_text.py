@@ -1,0 +1,211 @@
+"""Several tasks as one: text with a prefix in, text out, on a mixture (Raffel 2020)."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from transformer_lab import text
+from transformer_lab.data import parallel, text_tasks
+from transformer_lab.data.batching import BatchConfig, choose_buckets
+from transformer_lab.data.mixing import MixedPlan, mixing_rates
+from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.ragged import Ragged, lengths_of
+from transformer_lab.data.span_corruption import corrupt, span_mask
+from transformer_lab.data.text_tasks import SPANS
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
+from transformer_lab.tasks import scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.translation import Translation, TranslationConfig, corpus_scores
+
+
+@dataclass(frozen=True)
+class TextToTextConfig(TranslationConfig):
+    """The objective's own settings."""
+
+    span_inputs: int = 128  # tokens of an input with hidden spans, its end token included
+    samples: int = 2  # outputs of each task shown at the end
+
+
+SECTIONS = {
+    "task": TextToTextConfig,
+    "data": text_tasks.TextTasksConfig,
+    "batch": BatchConfig,
+    "tokenizer": text.TokenizerConfig,
+    "decode": DecodeConfig,
+}
+_SENTINEL = re.compile(r"<extra_id_(\d+)>")
+
+
+class TextToText(Translation):
+    """A batch also holds `task` [rows], the number of each row's task in the config."""
+
+    # Data.
+
+    @cached_property
+    def parts(self) -> dict[str, parallel.PairSplits]:
+        """The splits of each task."""
+        return text_tasks.load_tasks(self.sections["data"])
+
+    @cached_property
+    def pairs(self) -> parallel.PairSplits:
+        """Those of the tasks with pairs, one after the other."""
+        parts = [part for name, part in self.parts.items() if name != SPANS]
+        rows = {s: [pair for p in parts for pair in getattr(p, s)] for s in parallel.SPLITS}
+        counts = {name: len(part.train) for name, part in self.parts.items()}
+        licences = dict.fromkeys(part.licence for part in self.parts.values())
+        return parallel.PairSplits(**rows, report=counts, licence="; ".join(licences))
+
+    def _train_texts(self) -> Iterator[str]:
+        for part in self.parts.values():
+            for source, target in part.train:
+                yield source
+                yield target
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return " ".join(map(parallel.fingerprint, self.parts.values()))
+
+    def encode(self, sentence: str) -> list[int]:
+        """Ids with the end token; "<extra_id_0>" is a sentinel."""
+        marks, ids = self.tokenizer.sentinels, []
+        for i, part in enumerate(_SENTINEL.split(sentence)):
+            if i % 2 and int(part) >= len(marks):
+                raise LabError(f"<extra_id_{part}>: the tokenizer has {len(marks)} sentinels")
+            ids += [marks[int(part)]] if i % 2 else self.tokenizer.encode(part)
+        return [*self.tokenizer.start_ids, *ids, self.tokenizer.eos_id]
+
+    def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
+        """Hidden spans are drawn once; in training they are drawn anew in `load`."""
+        fields, _ = super().encode_split(split)
+        sizes = [0 if n == SPANS else len(getattr(p, split)) for n, p in self.parts.items()]
+        tasks = np.repeat(np.arange(len(sizes)), sizes)
+        if SPANS in self.parts:
+            raw = self.train_raw if split == "train" else self.raw_texts(split)
+            pairs = [
+                self._hide(t, np.random.default_rng((self.seed, i))) for i, t in enumerate(raw)
+            ]
+            for i, name in enumerate(fields):
+                fields[name] += Ragged.from_lists(pair[i].tolist() for pair in pairs)
+            tasks = np.append(tasks, np.full(len(raw), list(self.parts).index(SPANS)))
+        return fields, {"task": tasks.astype(np.int32)}
+
+    def raw_texts(self, split: str) -> Ragged:
+        """The documents in pieces, each as long as makes a full input."""
+        limit = min(self.sections["batch"].max_length, self.model_config.max_length)
+        length = self.sections["data"].spans.raw_length(min(self.config.span_inputs, limit), limit)
+        documents = [document for document, _ in getattr(self.parts[SPANS], split)]
+        encoded = self.tokenizer.encode_batch(documents)
+        return Ragged.from_lists(
+            ids[i : i + length] for ids in encoded for i in range(0, len(ids), length)
+        )
+
+    @cached_property
+    def train_raw(self) -> Ragged:
+        return self.raw_texts("train")
+
+    def _hide(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        hidden = span_mask(len(ids), self.sections["data"].spans, rng)
+        return corrupt(ids, hidden, self.tokenizer.sentinels, self.tokenizer.eos_id)
+
+    @cached_property
+    def train_plan(self) -> MixedPlan:
+        fields, columns, _ = self.train_set
+        lengths, slots, data = lengths_of(fields), self.slots(), self.sections["data"]
+        sizes = np.bincount(columns["task"], minlength=len(self.parts)).tolist()
+        if 0 in sizes:
+            name = list(self.parts)[sizes.index(0)]
+            raise LabError(f'no example of the task "{name}" fits: raise batch.max_length')
+        rates = mixing_rates(sizes, data.limit, data.temperature)
+        shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
+        return MixedPlan(lengths, columns["task"], rates, shapes, *slots, self.seed)
+
+    def train_batches(self) -> Batches:
+        fields, columns, _ = self.train_set
+        spans = np.flatnonzero(columns["task"] == [*self.parts, SPANS].index(SPANS))
+        raw = self.train_raw if len(spans) else None
+        return Batches(self.train_plan, partial(self._load_drawn, fields, columns, spans, raw))
+
+    def _load_drawn(self, fields, columns, spans, raw, drawn, shape) -> HostBatch:
+        """A batch in which the spans to hide are those of the rows' draws."""
+        ids, draws = drawn.T
+        batch = self.load(fields, columns, ids, shape)
+        for row in np.flatnonzero(np.isin(ids, spans)):
+            text_ids = raw[int(np.searchsorted(spans, ids[row]))]
+            pair = self._hide(text_ids, np.random.default_rng(int(draws[row])))
+            for name, part in zip(("source", "target"), pair, strict=True):
+                batch[name][row, : len(part)] = part
+        return batch
+
+    # What the trainer compiles.
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        """Those of all, and the loss of each task."""
+        logits = self._logits(params, batch, None)
+        found = self._scored(logits, batch, 0.0)
+        nats = cross_entropy(logits, batch["target"])
+        for number, name in enumerate(self.parts):
+            mine = (batch["task"] == number)[:, None] & batch["target_mask"]
+            found[f"{name}_loss"] = masked_sum(nats, mask=mine)
+        return found
+
+    # Scores.
+
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """Each task's own scores of its outputs; part of them while training goes on."""
+        values, samples, notes = {}, [], {}
+        self._decoder = self._decoder or self.decoder(place)
+        for name, part in self.parts.items():
+            pairs = list(getattr(part, split))[: None if final else self.config.score_examples]
+            if name == SPANS or not pairs:
+                continue
+            sources, references = (list(column) for column in zip(*pairs, strict=True))
+            outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
+            bare = [source.removeprefix(text_tasks.PREFIXES[name]) for source in sources]
+            found, said = score_task(name, bare, outputs, references)
+            values |= {f"{name}_{key}": value for key, value in found.items()}
+            notes |= {f"{name}_{key}": value for key, value in said.items()}
+            if final:
+                rows = zip(sources, outputs, references, strict=True)
+                samples += list(rows)[: self.config.samples]
+        return Scores(values, samples, notes)
+
+    def report(self) -> list[str]:
+        names = ", ".join(
+            f"{name} {100 * share:.1f} %"
+            for name, share in zip(self.parts, self.train_plan.shares(), strict=True)
+        )
+        return [f"mixture: {names} of the examples drawn", *super().report()]
+
+
+def score_task(
+    name: str, sources: list[str], outputs: list[str], references: list[str]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The scores of one task's outputs, and notes beside them; sources are without their prefix."""
+    if name == "translate":
+        values, signature = corpus_scores(outputs, references)
+        return values, {"bleu_signature": signature}
+    if name == "question":
+        exact, f1 = scores.squad([[r] for r in references], outputs)
+        return {"exact_match": exact, "f1": f1}, {}
+    if name != "summarize":
+        return {"accuracy": scores.accuracy(references, outputs)}, {}
+    firsts = [split_first(source) for source in sources]
+    try:
+        baseline = scores.rouge(references, firsts)
+        found = scores.rouge(references, outputs)
+    except LabError as error:  # an optional package: the run goes on without it
+        return {}, {"rouge": str(error)}
+    return found | {f"first_sentence_{key}": value for key, value in baseline.items()}, {}
+
+
+def split_first(text_: str) -> str:
+    """A text's first sentence."""
+    return next(iter(text_tasks.split_sentences(text_)), "")
+
+
+build = TextToText

@@ -1,0 +1,74 @@
+"""What a finished run leaves in one file, results.json, for the tables that compare runs."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_lab.tasks.base import count_parameters
+from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.loop import Trainer, final_scores
+from transformer_lab.training.state import TrainState
+from transformer_lab.training.writers import plain, read_metrics
+
+RESULTS = "results.json"
+
+
+def write_results(
+    trainer: Trainer,
+    state: TrainState,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    test: dict[str, Any],
+) -> None:
+    """Writes the scores of a finished state, what it weighs and how long its steps took.
+
+    `saved_bytes` are those of the newest checkpoint's arrays on disk: what trained, and the
+    optimizer's moments. `seconds` are of all training steps, evaluation and start left out.
+    """
+    lines = read_metrics(workdir)
+    values = {
+        "step": int(state.step),
+        **{f"validation/{k}": v for k, v in _validation(trainer, state, lines).items()},
+        **{f"test/{k}": v for k, v in test.items()},
+        "vocab_size": _vocab_size(trainer.task),
+        "parameters": count_parameters(trainer.param_shapes),
+        "trainable_parameters": count_parameters(state.params),
+        "optimizer_bytes": sum(x.nbytes for x in jax.tree.leaves(state.opt_state)),
+        "saved_bytes": checkpoints.array_bytes(),
+        **_pace(lines),
+    }
+    if jax.process_index() == 0:
+        content = json.dumps({k: plain(v) for k, v in values.items()}, indent=1)
+        write_atomically(workdir / RESULTS, content.encode())
+
+
+def _vocab_size(task: Any) -> int | None:
+    """With what the config left to the tokenizer, of a task whose model has a vocabulary."""
+    return getattr(getattr(task, "model_config", None), "vocab_size", None)
+
+
+def _validation(
+    trainer: Trainer, state: TrainState, lines: list[dict[str, Any]]
+) -> dict[str, float]:
+    """Those of the last step, which the loop has just evaluated, or of a mean of checkpoints."""
+    prefix = "validation/"
+    for line in reversed(lines if trainer.config.average == 1 else []):
+        if line["step"] == int(state.step) and any(key.startswith(prefix) for key in line):
+            return {k.removeprefix(prefix): v for k, v in line.items() if k.startswith(prefix)}
+    return final_scores(trainer, trainer.whole(state), "validation")[0]
+
+
+def _pace(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the logged stretches of steps; the first ones hold the compilation, so a median."""
+    timed = [(x["step"], x["steps_per_second"]) for x in lines if "steps_per_second" in x]
+    if not timed:
+        return {}
+    starts = [0, *(step for step, _ in timed)]
+    seconds = sum((step - start) / rate for start, (step, rate) in zip(starts, timed, strict=False))
+    return {
+        "seconds": seconds,
+        "steps_per_second": statistics.median(rate for _, rate in timed),
+    }

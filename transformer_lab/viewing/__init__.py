@@ -1,0 +1,1 @@
+"""Attention that one can look at: captured weights as a page, as pictures, as numbers."""

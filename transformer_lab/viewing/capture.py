@@ -1,0 +1,225 @@
+"""The attention weights of one input, and what they lie between."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt8
+
+from transformer_lab.errors import LabError
+
+
+class Inputs(NamedTuple):
+    """What is looked at; `extend`: with the model's own continuation of the text."""
+
+    text: str | None = None
+    text_b: str | None = None
+    image: str | None = None  # a file
+    extend: bool = False
+
+
+class Map(NamedTuple):
+    """The weights of a stack's layers: each of `rows` attends to `columns`."""
+
+    weights: Float[np.ndarray, "layers heads t s"]
+    rows: list[str]
+    columns: list[str]
+    picture: UInt8[np.ndarray, "height width 3"] | None = None
+    grid: tuple[int, int] | None = None  # patches down and across, the last of rows and columns
+
+
+Maps = dict[str, Map]
+Reader = Callable[[Any, Any, Inputs, Any], Maps]
+
+
+def capture(task: Any, params: Any, inputs: Inputs, place: Any = None) -> Maps:
+    """The maps of a task's model on an input, by name. `place` is the trainer's, for decoding.
+
+    Raises: LabError for a family that no reader knows, or an input that it does not read.
+    """
+    family = task.family.__name__.rpartition(".")[2]
+    if family not in READERS:
+        raise LabError(f'no attention to see of a model of kind "{family}": {", ".join(READERS)}')
+    return READERS[family](task, params, inputs, place)
+
+
+def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """The text as the task reads it, cut where it is too long; [MASK] hides a word of MLM's."""
+    tok = task.tokenizer
+    if hasattr(task, "encode_words"):
+        ids, _ = task.encode_words(_text(inputs).split())
+    else:
+        mask = task.masker.mask_id if hasattr(task, "masker") else None
+        parts = [_text(inputs)] if mask is None else _text(inputs).split("[MASK]")
+        first = [i for part in parts for i in (mask, *tok.encode(part))][1:]
+        second = None if inputs.text_b is None else tok.encode(inputs.text_b)
+        ids = task.encode(first, second)
+    ends = np.equal(ids, tok.eos_id)
+    tokens, types = _row(ids), None
+    if task.model_config.types > 1:  # as in training: 1 behind the first end
+        types = _row(np.minimum(np.cumsum(ends) - ends, 1).tolist())
+    call = lambda params, **more: task.model.apply(  # noqa: E731
+        {"params": params}, tokens, None, types, **more
+    )
+    found = captured(call, params)
+    return {"self-attention": Map(stacked(found["encoder"])[0], *2 * [_pieces(tok, ids)])}
+
+
+def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """The text as it is, or with the continuation that `config.decode` makes of it."""
+    if inputs.text_b is not None or not hasattr(task, "prompt_ids"):
+        raise LabError("a decoder is looked at as it reads one text: write it all into --text")
+    prompt = task.prompt_ids(_text(inputs))
+    ids = prompt
+    if inputs.extend:
+        ids = prompt + task.generator(place)(params, [prompt])[0][0].ids
+    weights = decoder_weights(task, params, _row(ids), len(prompt))[0]
+    return {"self-attention": Map(weights, *2 * [_pieces(task.tokenizer, ids)])}
+
+
+def decoder_weights(
+    task: Any, params: Any, tokens: Int[Array, "b t"], prompt: int
+) -> Float[np.ndarray, "b layers heads t t"]:
+    """Of rows of tokens; a prefix model sees so many of each as the prompt."""
+    prefix = None
+    if task.model_config.mask == "prefix":
+        prefix = jnp.broadcast_to(jnp.arange(tokens.shape[1]) < prompt, tokens.shape)
+    call = lambda params, **more: task.model.apply(  # noqa: E731
+        {"params": params}, tokens, prefix=prefix, **more
+    )
+    return stacked(captured(call, params)["decoder"])
+
+
+def read_encoder_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """Source and target, which is the second text or else the model's own translation.
+
+    A row of the cross-attention is the token that is written (Bahdanau 2015, figure 3); one of the
+    decoder's self-attention is the token that is read, which is the one before.
+    """
+    found, source, written, read = _translated(task, params, inputs, place)
+    cross = stacked(found["decoder"], "cross_attention")[0]
+    return {
+        "cross-attention": Map(cross, written, source),
+        "encoder self-attention": Map(stacked(found["encoder"])[0], source, source),
+        "decoder self-attention": Map(stacked(found["decoder"])[0], read, read),
+    }
+
+
+def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """The alignment of each token that is written, as the one head of one layer."""
+    if task.model_config.attention == "none":
+        raise LabError('model.attention = "none": this model has no attention to look at')
+    found, source, written, _ = _translated(task, params, inputs, place)
+    return {"alignment": Map(np.asarray(found["weights"][0], np.float32), written, source)}
+
+
+def _translated(task, params, inputs, place):
+    """The intermediates, and the tokens of the source, those written and those read for it."""
+    tok = task.tokenizer
+    source = task.encode(_text(inputs))
+    if inputs.text_b is None:
+        decoder = task.decoder(place, rows=1)
+        target = [*decoder({"params": params}, [source])[0][0].ids, tok.eos_id]
+        room = next((s.new_tokens for s in decoder.shapes if s.source >= len(source)), None)
+        target = target[:room]  # what reached the limit did not end
+    else:
+        target = task.encode(inputs.text_b)
+    read = [tok.bos_id, *target[:-1]]
+    ids = _row(source)
+    call = lambda params, **more: task.model.apply(  # noqa: E731
+        {"params": params}, ids, jnp.ones(ids.shape, bool), _row(read), **more
+    )
+    return captured(call, params), *(_pieces(tok, ids) for ids in (source, target, read))
+
+
+def read_vision(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """The patches of an image, and the tokens before them."""
+    picture = task.read(_image(inputs))
+    images = jnp.asarray(task.normalise(picture[None]))
+    call = lambda params, **more: task.model.apply({"params": params}, images, **more)  # noqa: E731
+    found = captured(call, params)
+    return {"patches": image_map(found["encoder"], picture, task.model_config.grid)}
+
+
+def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """An image, a text, or both."""
+    maps = {}
+    run = lambda method, x: captured(  # noqa: E731
+        lambda params, **more: task.model.apply({"params": params}, x, method=method, **more),
+        params,
+    )
+    if inputs.image is not None or inputs.text is None:
+        picture = task.read_images([_image(inputs._replace(text=None))])
+        found = run("encode_images", task.pixels(jnp.asarray(picture)))["image"]["encoder"]
+        maps["image tower"] = image_map(found, picture[0], task.model_config.image.grid)
+    if inputs.text is not None:
+        encoded = task.encode_texts([inputs.text])
+        ids = encoded["tokens"][:, : encoded["tokens_mask"].sum()]
+        found = run("encode_texts", jnp.asarray(ids))["text"]["decoder"]
+        pieces = _pieces(task.tokenizer, ids[0].tolist())
+        maps["text tower"] = Map(stacked(found)[0], pieces, pieces)
+    return maps
+
+
+READERS: dict[str, Reader] = {
+    "encoder": read_encoder,
+    "decoder": read_decoder,
+    "encoder_decoder": read_encoder_decoder,
+    "recurrent_seq2seq": read_recurrent,
+    "vision": read_vision,
+    "two_towers": read_two_towers,
+}
+
+
+def captured(call: Callable[..., Any], params: Any) -> dict[str, Any]:
+    """The collection of intermediates of `call(params, mutable=[...])`."""
+    return jax.jit(lambda params: call(params, mutable=["intermediates"])[1])(params)[
+        "intermediates"
+    ]
+
+
+def stacked(
+    stack: dict[str, Any], kind: str = "attention"
+) -> Float[np.ndarray, "b layers heads t s"]:
+    """The weights that a stack's layers left, in order."""
+    layers = sum(name.startswith("layer_") for name in stack)
+    found = [stack[f"layer_{i}"][kind]["weights"][0] for i in range(layers)]
+    return np.stack([np.asarray(w, np.float32) for w in found], axis=1)
+
+
+def image_map(
+    stack: dict[str, Any], picture: UInt8[np.ndarray, "height width _"], grid: tuple[int, int]
+) -> Map:
+    """The map of a stack that read the patches of a picture, row by row, behind other tokens."""
+    weights = stacked(stack)[0]
+    extra = weights.shape[-1] - grid[0] * grid[1]
+    tokens = ["[CLS]", *(f"[{i}]" for i in range(1, extra))][:extra]
+    picture = np.broadcast_to(picture, (*picture.shape[:2], 3))  # grey as RGB
+    tokens += [f"patch {row},{column}" for row, column in np.ndindex(grid)]
+    return Map(weights, tokens, tokens, picture, grid)
+
+
+def _text(inputs: Inputs) -> str:
+    if inputs.image is not None:
+        raise LabError("this model reads text: give --text=TEXT and no --image")
+    if inputs.text is None:
+        raise LabError("--text=TEXT is missing: what the model reads")
+    return inputs.text
+
+
+def _image(inputs: Inputs) -> str:
+    if inputs.text is not None or inputs.text_b is not None:
+        raise LabError("this model reads an image: give --image=FILE and no --text")
+    if inputs.image is None:
+        raise LabError("--image=FILE is missing: what the model sees")
+    return inputs.image
+
+
+def _row(ids: list[int]) -> jax.Array:
+    return jnp.asarray([ids], jnp.int32)
+
+
+def _pieces(tokenizer: Any, ids: list[int]) -> list[str]:
+    return [tokenizer.piece(i) for i in ids]

@@ -1,0 +1,55 @@
+"""Numbers for each head: entropy, mean distance, previous token, induction."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer_lab.ops import heads
+from transformer_lab.viewing.capture import Map, Maps, decoder_weights
+
+NAMES = ("entropy", "distance", "previous token", "induction")
+Scores = dict[str, Float[np.ndarray, "layers heads"]]
+
+
+def table(task: Any, params: Any, maps: Maps) -> Iterator[tuple[str, ...]]:
+    """A row a head: its map, layer and number, then `NAMES`; "-" where one says nothing."""
+    for name, found in maps.items():
+        scores = measure(found)
+        if hasattr(task, "prompt_ids"):
+            scores["induction"] = induction(task, params)
+        for place in np.ndindex(found.weights.shape[:2]):
+            values = (f"{scores[n][place]:.3f}" if n in scores else "-" for n in NAMES)
+            yield name, *map(str, place), *values
+
+
+def measure(found: Map) -> Scores:
+    """Of text the distance is in tokens; of an image in patches, between patches alone."""
+    weights = jnp.asarray(found.weights)
+    scores = {"entropy": heads.entropy(weights)}
+    if found.grid is not None:
+        count = found.grid[0] * found.grid[1]
+        places = np.indices(found.grid, np.float32).reshape(2, count).T
+        scores["distance"] = heads.mean_distance(
+            weights[..., -count:, -count:], jnp.asarray(places)
+        )
+    elif found.rows == found.columns:
+        scores["distance"] = heads.mean_distance(weights)
+        scores["previous token"] = heads.previous_token_score(weights)
+    return {name: np.asarray(values) for name, values in scores.items()}
+
+
+def induction(
+    task: Any, params: Any, period: int = 32, rows: int = 4, seed: int = 0
+) -> Float[np.ndarray, "layers heads"]:
+    """The induction score of a language model on random tokens, each row's written twice."""
+    period = min(period, (task.model_config.max_length - 1) // 2)
+    tok = task.tokenizer
+    ordinary = [i for i in range(tok.vocab_size) if i not in tok.special_ids]
+    once = np.random.default_rng(seed).choice(ordinary, (rows, period))
+    start = np.full((rows, 1), task.start_id)
+    tokens = jnp.asarray(np.concatenate([start, once, once], axis=1), jnp.int32)
+    weights = jnp.asarray(decoder_weights(task, params, tokens, 0)[..., 1:, 1:])
+    return np.asarray(heads.induction_score(weights, period)).mean(axis=0)

@@ -1,0 +1,97 @@
+"""Attention as a picture for a paper."""
+
+import io
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from transformer_lab.ops.rollout import rollout
+from transformer_lab.viewing.capture import Map
+
+
+def png(found: Map, layer: int | None = None, head: int | None = None) -> bytes:
+    """One head with its tokens, or all of those left open; of an image the patches over it.
+
+    An image also shows each layer's mean and, of all layers, the attention rollout.
+    """
+    layers, heads = (
+        range(n) if chosen is None else [chosen]
+        for chosen, n in zip((layer, head), found.weights.shape, strict=False)
+    )
+    if found.picture is not None:
+        figure = _over_picture(found, layers, heads)
+    elif len(layers) == len(heads) == 1:
+        figure = _one(found, layers[0], heads[0])
+    else:
+        figure, axes = _grid(layers, [f"head {h}" for h in heads])
+        for i, row in zip(layers, axes, strict=True):
+            for h, ax in zip(heads, row, strict=True):
+                ax.imshow(found.weights[i, h], cmap="Blues", vmin=0, vmax=1)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150)
+    return file.getvalue()
+
+
+def _one(found: Map, layer: int, head: int) -> Figure:
+    t, s = found.weights.shape[2:]
+    rows, columns = ([_cut(token) for token in side] for side in (found.rows, found.columns))
+    size = lambda n, beside: min(2 + 0.22 * n, 40.0) + 0.09 * max(map(len, beside))  # noqa: E731
+    figure = Figure((size(s, rows), size(t, columns)), layout="constrained")
+    ax = figure.add_subplot(title=f"layer {layer}, head {head}")
+    drawn = ax.imshow(found.weights[layer, head], cmap="Blues", vmin=0, aspect="auto")
+    figure.colorbar(drawn)
+    # A token may hold a "$": it is no formula.
+    ax.set_xticks(range(s), columns, rotation=90, parse_math=False)
+    ax.set_yticks(range(t), rows, parse_math=False)
+    return figure
+
+
+def _cut(token: str, most: int = 24) -> str:
+    return token if len(token) <= most else token[: most - 1] + "…"
+
+
+def _over_picture(found: Map, layers: Any, heads: Any) -> Figure:
+    figure, axes = _grid(layers, [*(f"head {h}" for h in heads), "mean", "rollout"])
+    for i, row in zip(layers, axes, strict=True):
+        maps = class_token_maps(found, i)
+        for ax, weights in zip(row, [*maps[list(heads)], *maps[-2:]], strict=True):
+            lay_over(ax, found, weights)
+    return figure
+
+
+def class_token_maps(found: Map, layer: int) -> Float[np.ndarray, "maps down across"]:
+    """What the first token attends to among the patches: each head of the layer, their mean, and
+    the rollout up to it. In a model without such a token, the mean over all patches.
+    """
+    down, across = found.grid
+    readers = 1 if len(found.rows) > down * across else None
+    rolled = np.asarray(rollout([jnp.asarray(w[None]) for w in found.weights[: layer + 1]]))
+    heads = found.weights[layer]
+    every = np.concatenate([heads, heads.mean(axis=0)[None], rolled])
+    return every[:, :readers, -down * across :].mean(axis=1).reshape(-1, down, across)
+
+
+def lay_over(ax: Axes, found: Map, weights: Float[np.ndarray, "down across"]) -> None:
+    """The picture, and the weights over it in the same rectangle."""
+    height, width = found.picture.shape[:2]
+    extent = (0, width, height, 0)
+    ax.imshow(found.picture, extent=extent)
+    ax.imshow(weights, extent=extent, alpha=0.6, cmap="inferno", interpolation="bilinear")
+
+
+def _grid(layers: Any, names: list[str]) -> tuple[Figure, np.ndarray]:
+    """Small axes without ticks: a row a layer, a column a name."""
+    shape = len(layers), len(names)
+    figure = Figure((1.4 * shape[1] + 0.4, 1.4 * shape[0] + 0.4), layout="constrained")
+    axes = figure.subplots(*shape, squeeze=False)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+    for ax, name in zip(axes[0], names, strict=True):
+        ax.set_title(name, fontsize=8)
+    for ax, layer in zip(axes[:, 0], layers, strict=True):
+        ax.set_ylabel(f"layer {layer}", fontsize=8)
+    return figure, axes

@@ -1,0 +1,57 @@
+"""Names images that no example was given for:
+
+    python -m transformer_lab.zero_shot --workdir=runs/clip --labels="a cat,a dog,a tree" image.png
+
+A line an image: its label, the probability, and those of all labels. Each label stands in every
+template, `--templates="{}|a photo of {}"`, and is the mean of them (Radford 2021, section 3.1.4).
+"""
+
+import json
+
+from absl import flags
+
+from transformer_lab import cli
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+
+flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
+flags.DEFINE_list("labels", [], "The names to choose from.")
+flags.DEFINE_string("templates", "{}|a picture of {}", "Texts with {} in a label's place, by |.")
+flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
+flags.DEFINE_bool("json", False, "Write a JSON object an image.", allow_override=True)
+
+
+def main(paths: list[str]) -> None:
+    args = flags.FLAGS
+    labels = [label.strip() for label in args.labels if label.strip()]
+    templates = args.templates.split("|")
+    if not labels or not paths:
+        raise LabError('give --labels="a cat,a dog" and image files')
+    if any("{}" not in template for template in templates):
+        raise LabError(f'--templates="{args.templates}": each needs {{}} in the label\'s place')
+    trainer, params = open_towers(args.average)
+    task, place = trainer.task, trainer.place
+    images = task.image_vectors(params, task.read_images(paths), place)
+    prompts = [[t.replace("{}", label) for t in templates] for label in labels]
+    classes = task.class_vectors(params, prompts, place)
+    for path, row in zip(paths, task.probabilities(params, images, classes).tolist(), strict=True):
+        chances = dict(sorted(zip(labels, row, strict=True), key=lambda item: -item[1]))
+        if args.json:
+            print(json.dumps({"image": path, "probabilities": chances}, ensure_ascii=False))
+        else:
+            shown = "  ".join(f"{label} {chance:.4f}" for label, chance in chances.items())
+            print(f"{path}\t{shown}", flush=True)
+
+
+def open_towers(average: int = 0):
+    """(trainer, parameters) of the run in --workdir, which must have two towers."""
+    config = cli.get_config()
+    if config.model.kind != "two_towers":
+        raise LabError(
+            f"a run of {config.model.kind} has no two towers: train configs/clip_emoji.py"
+        )
+    return runs.open_run(config, cli.get_workdir(), average)
+
+
+if __name__ == "__main__":
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config))
