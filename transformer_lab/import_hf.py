@@ -18,6 +18,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL
+from transformer_lab.pretrained.hub import read_json
 from transformer_lab.tasks.reading import LABELS
 from transformer_lab.text import (
     HfTokenizer,
@@ -44,7 +45,9 @@ TASKS = {  # of a run, by the model's kind or its head
     "classes": "classification",
     "tokens": "tagging",
     "span": "question_answering",
+    "two_towers": "contrastive",
 }
+PIXELS = "preprocessor_config.json"
 
 flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
 flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
@@ -83,6 +86,11 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
         raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
     tokenizer = read_tokenizer(model, Path(source))
     config = run_config(model, tokenizer)
+    if model.kind == "two_towers" and (Path(source) / PIXELS).is_file():
+        pixels = read_json(Path(source) / PIXELS)
+        config.task.mean, config.task.std = (
+            tuple(pixels.get(name, (0.5,) * 3)) for name in ("image_mean", "image_std")
+        )
     resolved, stored = resolve(config), config.to_dict()
     mesh = make_mesh(resolved.run.mesh)
     trainer = Trainer(
@@ -178,6 +186,15 @@ def run_config(model: Pretrained, tokenizer: Tokenizer) -> ConfigDict:
         config.task.regression = model.config.labels == 1
     if task == "masked_language_modeling":
         config.task.next_sentence = model.config.head == "mlm_nsp"
+    if task == "contrastive":
+        own = model.config.eos_id
+        if model.config.text_pool == "eos" and own != tokenizer.eos_id:
+            raise LabError(
+                f"eos_token_id = {own}, but the tokenizer's is {tokenizer.eos_id}: is it another "
+                "model's?"
+            )
+        config.task.loss = "softmax" if model.config.bias is None else "sigmoid"
+        config.task.update({name: (0.5,) * model.config.image.channels for name in ("mean", "std")})
     config.tokenizer.update(asdict(tokenizer.config))
     return config
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from transformer_lab.models import costs, parameter_shapes
-from transformer_lab.models.presets import DECODERS, ENCODERS, TABLES, VISION
+from transformer_lab.models.presets import DECODERS, ENCODER_DECODERS, ENCODERS, TABLES, VISION
 
 EXACT = {  # of the released weights
     "gpt2_small": 124_439_808,
@@ -35,13 +35,30 @@ EXACT = {  # of the released weights
     "deit_b16_distilled": 87_338_192,
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
+    "t5_small": 60_506_624,
+    "t5_base": 222_903_552,
+    "t5_large": 737_668_096,
+    "t5_3b": 2_851_598_336,
+    "t5_11b": 11_307_321_344,
+    "t5_1.1_small": 76_961_152,
+    "t5_1.1_base": 247_577_856,
+    "t5_1.1_large": 783_150_080,
+    "t5_1.1_xl": 2_849_757_184,
+    "t5_1.1_xxl": 11_135_332_352,
+    "mt5_small": 300_176_768,
+    "mt5_base": 582_401_280,
+    "mt5_large": 1_229_581_312,
+    "mt5_xl": 3_742_619_648,
+    "mt5_xxl": 12_921_057_280,
+    "bart_base": 139_420_416 - 4 * 768,  # theirs has rows for padding
+    "bart_large": 406_291_456 - 4 * 1024,
 }
 BY_NAME = DECODERS | ENCODERS | VISION
 
 
 @functools.cache
 def count(name):
-    preset = BY_NAME[name]
+    preset = (BY_NAME | ENCODER_DECODERS)[name]
     return sum(costs.parameter_groups(preset.kind, preset.config).values())
 
 

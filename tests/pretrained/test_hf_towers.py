@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
-from transformer_lab import pretrained
+from transformer_lab import import_hf, pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained.check import check, read_arrays
 from transformer_lab.pretrained.hub import read_tensors
+from transformer_lab.training import runs
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "towers"
 FIXTURES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
@@ -96,3 +98,32 @@ def test_an_unknown_setting_of_a_tower_is_named(tmp_path):
     (directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(LabError, match="vision_config: not understood.*gating"):
         pretrained.load(directory)
+
+
+def test_an_imported_model_becomes_a_run_with_its_own_tokenizer_and_pixels(tmp_path):
+    source = shutil.copytree(ROOT / "clip", tmp_path / "source")
+    pieces = [*"abcdefghijklmn", *(c + "</w>" for c in "abcdefghijklmno")]
+    pieces += ["<|startoftext|>", "<|endoftext|>", "ab</w>"]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    (source / "vocab.json").write_text(json.dumps(vocab))
+    (source / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    pixels = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+    (source / "preprocessor_config.json").write_text(json.dumps(pixels))
+    model = pretrained.load(source)
+    import_hf.save_to_workdir(model, source, tmp_path / "run")
+    stored = ConfigDict(runs.stored_config(tmp_path / "run"))
+    stored.mesh.data, stored.batch.rows = -1, 8
+    trainer, params = runs.open_run(stored, tmp_path / "run")
+    task = trainer.task
+    tokens = task.encode_texts(["AB  c"])["tokens"]
+    assert tokens.tolist() == [[29, 31, 16, 30, 30, 30, 30, 30, 30]]
+    image = np.random.default_rng(0).integers(0, 255, (1, 12, 12, 3), np.uint8)
+    scaled = (image / 255 - pixels["image_mean"]) / pixels["image_std"]
+    inputs = {"input_ids": tokens, "pixel_values": scaled.transpose(0, 3, 1, 2)}
+    with jax.disable_jit():
+        params_here = jax.tree.map(jnp.asarray, model.params)
+        want = pretrained.family("clip").outputs(model.config, params_here, inputs)
+    found = task.text_vectors(params, ["AB  c"], trainer.place)
+    np.testing.assert_allclose(found, want["text_embeds"][0], atol=1e-5)
+    found = task.image_vectors(params, image, trainer.place)
+    np.testing.assert_allclose(found, want["image_embeds"][0], atol=1e-5)

@@ -28,6 +28,10 @@ NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
 NUMBERED = ("config.json", "generation_config.json")  # say eos_token_id: 2
 START = "decoder_start_token_id"  # of an encoder-decoder
 FOREIGN = (HEADER, VOCAB, MERGES, *NAMED, *NUMBERED)
+WORD_END = "</w>"  # of CLIP's pieces that end a word
+CLIP_WORDS = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+)
 
 
 @register("byte_bpe")
@@ -73,7 +77,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
 @register("hf")
 class HfTokenizer(LibraryTokenizer):
-    """A `tokenizer.json`, or GPT-2's `vocab.json` and `merges.txt`, with its own ids.
+    """A `tokenizer.json`, or GPT-2's or CLIP's `vocab.json` and `merges.txt`, with its own ids.
 
     Which are special is read from the files beside it, else from the usual names; without padding
     or a start token the end token stands in.
@@ -85,7 +89,7 @@ class HfTokenizer(LibraryTokenizer):
     # The vocabulary of RoBERTa holds both of the first, and ends with "</s>".
     roles: ClassVar[dict[str, tuple[str, ...]]] = {
         "eos": ("</s>", "<|endoftext|>"),
-        "bos": ("<s>",),
+        "bos": ("<s>", "<|startoftext|>"),
         "pad": ("<pad>",),
         "unk": ("<unk>",),
         "mask": ("<mask>",),
@@ -95,6 +99,10 @@ class HfTokenizer(LibraryTokenizer):
         known = {HEADER, *self.foreign_files, *NAMED, *NUMBERED}
         self._files = {name: files[name] for name in sorted(known) if name in files}
         library = self._read(self._files)
+        self._words = getattr(library.model, "end_of_word_suffix", None) == WORD_END
+        if self._words:  # their ends become the byte-level letter of a space
+            end = tokenizers().decoders.Replace(WORD_END, "Ġ")
+            library.decoder = tokenizers().decoders.Sequence([end, library.decoder])
         specials = [_special(*role, library, self._files) for role in self.roles.items()]
         eos, bos, pad, unk, self.mask_id = specials
         if eos is None:
@@ -130,10 +138,14 @@ class HfTokenizer(LibraryTokenizer):
         merges = [tuple(line.split(" ")) for line in lines.split("\n") if line.strip()]
         merges = merges[1:] if lines.startswith("#version") else merges
         settings = settings_in(files, SETTINGS)
+        ends = isinstance(vocab, dict) and any(piece.endswith(WORD_END) for piece in vocab)
+        more = {"end_of_word_suffix": WORD_END, "unk_token": "<|endoftext|>"} if ends else {}
         try:
-            model = tokenizers().models.BPE(vocab=vocab, merges=merges)
+            model = tokenizers().models.BPE(vocab=vocab, merges=merges, **more)
         except Exception as error:  # the library has no type of its own
             raise LabError(f"{VOCAB} and {MERGES} are no BPE tokenizer: {error}") from None
+        if ends:
+            return _clip(model)
         return _byte_level(model, add_prefix_space=settings.get("add_prefix_space") is True)
 
     @property
@@ -143,7 +155,8 @@ class HfTokenizer(LibraryTokenizer):
 
     def _decode(self, ids: Sequence[int]) -> str:
         if not self._bytes:
-            return super()._decode(ids)
+            decoded = super()._decode(ids)
+            return decoded.removesuffix(" ") if self._words else decoded
         # The library gives up a whole run of byte pieces for one wrong byte in it, and would
         # take back characters that have been shown. Here the wrong byte alone is replaced.
         pieces = []
@@ -163,6 +176,20 @@ def _byte_level(model: Any, add_prefix_space: bool = False) -> Any:
     library = tokenizers().Tokenizer(model)
     before = tokenizers().pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     library.pre_tokenizer, library.decoder = before, tokenizers().decoders.ByteLevel()
+    return library
+
+
+def _clip(model: Any) -> Any:
+    """A library tokenizer in the manner of CLIP (Radford 2021, section 2.4): lower case, white
+    space of any kind is one space, and no piece holds it."""
+    lib = tokenizers()
+    library, norms, splits = lib.Tokenizer(model), lib.normalizers, lib.pre_tokenizers
+    library.normalizer = norms.Sequence(
+        [norms.NFC(), norms.Replace(lib.Regex(r"\s+"), " "), norms.Lowercase()]
+    )
+    words = splits.Split(lib.Regex(CLIP_WORDS), behavior="removed", invert=True)
+    library.pre_tokenizer = splits.Sequence([words, splits.ByteLevel(add_prefix_space=False)])
+    library.decoder = lib.decoders.ByteLevel()
     return library
 
 
