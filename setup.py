@@ -40,10 +40,12 @@ setup(
             "playwright>=1.40",
             "pytest>=8.0",
             "pytest-xdist>=3.6",
+            "rouge-score>=0.1.2",
             "ruff>=0.11",
             "submitit>=1.5",
         ],
         "bible": ["pysword>=0.2.8"],
+        "rouge": ["rouge-score>=0.1.2"],
         "slurm": ["submitit>=1.5"],
     },
 )

@@ -17,28 +17,30 @@ def get_config(arg: str = "softmax"):
     if arg not in KINDS:
         raise LabError(f'configs/clip_emoji.py:"{arg}" is unknown{nearest(arg, KINDS)}')
     config = default_config(model="two_towers", task="contrastive")
-    config.steps = 4000
-    config.eval_every = config.save_every = 1000
+    config.steps = 3200
+    config.eval_every = config.save_every = 800
     config.keep = 2
     config.tokenizer.update(kind="wordpiece", vocab_size=4000)
-    config.batch.update(rows=256, length=20)
-    config.model.projection = 192
+    config.batch.update(rows=256, length=16)
+    config.model.projection = 128
     config.model.image.update(
         image_size=(32, 32),
         patch_size=(8, 8),
         layers=4,
-        width=192,
-        heads=3,
-        feed_forward_width=576,
+        width=128,
+        heads=4,
+        head_dim=32,
+        feed_forward_width=384,
         activation="gelu_tanh",
         pooling="mean",
         dropout=0.1,
     )
     config.model.text.update(
         layers=2,
-        width=192,
-        heads=3,
-        feed_forward_width=576,
+        width=128,
+        heads=4,
+        head_dim=32,
+        feed_forward_width=384,
         activation="gelu_tanh",
         max_length=64,
         dropout=0.1,
@@ -51,7 +53,7 @@ def get_config(arg: str = "softmax"):
     config.optimizer.update(
         name="muon",
         learning_rate=4e-3,
-        warmup_steps=200,
+        warmup_steps=100,
         schedule="linear",
         weight_decay=0.1,
         clip_norm=1.0,

@@ -1,10 +1,10 @@
-"""Are parentheses balanced? Recurrent nets and a transformer on texts of 16 to 32 symbols.
+"""Are parentheses balanced? Recurrent nets and a transformer, tested beyond their lengths.
 
 python -m transformer_lab.train --config=configs/parentheses.py:lstm --workdir=runs/lstm
 
-`:NET` is elman, gated, gru, lstm, lstm_peephole or transformer; `:NET+ten` asks for five kinds of
-parentheses, which must match, instead of +1 and -1. The last line states the accuracy at lengths
-beyond those of training, and baselines.
+`:NET` is elman, gated, gru, lstm, lstm_peephole or transformer, on texts of 16 to 32 times +1 and
+-1; `:NET+ten` asks for five kinds of parentheses, which must match, in texts of 10 to 20. The last
+line states the accuracy at lengths beyond those of training, and baselines.
 """
 
 from transformer_lab.errors import LabError, nearest
@@ -20,12 +20,14 @@ def get_config(arg: str = "lstm"):
         raise LabError(f'configs/parentheses.py:"{net}" is unknown{nearest(net, NETS)}')
     kind = "encoder" if net == "transformer" else "recurrent"
     config = default_config(model=kind, task="parentheses")
-    config.steps = 1500
+    config.steps = 3000
     config.log_every = 50
-    config.eval_every = 50
-    config.save_every = 500
+    config.eval_every = 100
+    config.save_every = 1000
     config.keep = 1
-    config.data.symbols = symbols or "signs"
+    config.data.update(symbols=symbols or "signs", other_lengths=(16, 24, 32, 48, 64, 96))
+    if symbols == "ten":
+        config.data.update(min_length=10, max_length=20, other_lengths=(10, 16, 20, 32, 48))
     config.tokenizer.kind = "char"
     config.batch.update(tokens_per_batch=2176, buckets=1, max_length=128)
     config.model.max_length = 128

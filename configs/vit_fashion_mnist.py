@@ -9,7 +9,6 @@ of each class, in as many steps.
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import default_config
 
-
 STEPS = {"short": 3500, "long": 16000}
 
 
@@ -23,7 +22,7 @@ def get_config(arg: str = "short"):
     config.save_every = 500
     config.data.source = "fashion_mnist"
     config.batch.rows = 128
-    # Shifted images teach more than the same ones again, once there is time to see them all.
+    # Shifts slow the learning down: they are for a run that sees each image often.
     config.augment.update(crop_padding=2 if arg == "long" else 0, flip=0.5)
     config.task.label_smoothing = 0.1 if arg == "long" else 0.0
     config.model.update(

@@ -3,7 +3,8 @@
 Text appears as it is made. `--num_samples=3 --config.decode.temperature=0.8 --seed=1` and all else
 under `--config.decode` may be changed; `--prompts=FILE` continues every line, many at once, and
 `--log_probs` shows the log-probability of each token. `--score=FILE` (or `--score=-` for standard
-input) writes the log-probability and perplexity of each line instead of continuing it.
+input) writes the log-probability and perplexity of each line instead of continuing it. A run of
+text_to_text answers instead: `--prompt="summarize: ..."`.
 """
 
 import json
@@ -19,6 +20,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.text.stream import TextStream
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
+from transformer_lab.training.writers import log
 
 flags.DEFINE_string("workdir", "", "Directory of the trained run.")
 flags.DEFINE_string("prompt", None, "The text to continue.")
@@ -38,8 +40,11 @@ def main(arguments: list[str]) -> None:
     if sum((args.prompt is not None, bool(args.prompts), bool(args.score))) != 1:
         raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
     config = cli.get_config()
-    if config.task.kind != "language_modeling":
+    answers = config.task.kind == "text_to_text"
+    if config.task.kind != "language_modeling" and not answers:
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
+    if answers and (args.score or args.log_probs or args.num_samples > 1):
+        raise LabError("a text-to-text run takes --prompt or --prompts alone, prefix included")
     if args.num_samples > 1 and config.decode.beam_size > 1:
         raise LabError("--num_samples draws; a beam search gives --config.decode.n_best texts")
     if args.prompt and clean(args.prompt) != args.prompt:  # Python keeps such bytes as surrogates
@@ -47,7 +52,11 @@ def main(arguments: list[str]) -> None:
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
     trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
-    if args.score:
+    if answers:
+        decoder = trainer.task.decoder(trainer.place)
+        for best in trainer.task.translate(decoder, params, texts, log):
+            print("\n".join(best))
+    elif args.score:
         score(trainer, params, texts)
     elif len(texts) == 1 and config.decode.beam_size == 1 and not args.log_probs:
         for number in range(args.num_samples):

@@ -197,7 +197,7 @@ def test_patterns_answer_what_they_told():
 
 def test_tfds_documents_keep_their_splits_and_hold_out_those_that_are_missing(monkeypatch):
     examples = {s: [{"text": f"{s} é{i}".encode()} for i in range(10)] for s in ("train", "test")}
-    monkeypatch.setattr(tfds_pairs, "_sources", lambda name, folder: examples)
+    monkeypatch.setattr(tfds_pairs, "prepared", lambda name, folder: examples)
     config = DocumentsConfig("tfds", tfds_name="lm1b", validation_share=0.2)
     documents = load_documents(config)
     assert documents.test == [f"test é{i}" for i in range(10)]

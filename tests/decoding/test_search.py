@@ -37,6 +37,23 @@ def test_a_beam_as_wide_as_all_sequences_equals_brute_force(length_penalty, alph
             np.testing.assert_allclose(found.log_probs[row, n], toy.log_prob(row, ids), 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("search", [beam_search, greedy])
+def test_a_forced_first_token_costs_nothing_and_the_best_continuation_follows(search):
+    toy = Toy(seed=3, rows=8, vocab=3)
+    config = DecodeConfig(beam_size=31, alpha=0.0, first_token=2)
+    found = toy.run(search, config, length=4)
+    for row in range(toy.rows):
+        free = toy.log_prob(row, (2,))
+        scored = brute_force(toy, row, config, longest=4)
+        wanted = [(score - free, ids) for score, ids in scored if ids[0] == 2]
+        ids = tuple(found.tokens[row, 0, : found.lengths[row, 0]].tolist())
+        score = dict((ids, score) for score, ids in wanted)[ids]
+        np.testing.assert_allclose(found.log_probs[row, 0], score, 1e-5, 1e-6)
+        assert search is greedy or ids == wanted[0][1]
+    with pytest.raises(LabError, match="token 9 is outside"):
+        toy.run(search, DecodeConfig(first_token=9), length=4)
+
+
 def test_a_beam_wider_than_all_sequences_marks_the_missing_ones():
     config = DecodeConfig(beam_size=9, n_best=9)
     found = Toy(seed=0, rows=2, vocab=3).run(beam_search, config, length=2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_lab.errors import LabError
-from transformer_lab.ops.recurrence import BLOCKS, Cell, gradient_norms, scan, step, zero_state
+from transformer_lab.ops.recurrence import Cell, gradient_norms, scan, zero_state
 
 B, T, H = 3, 5, 4
 ELMANS = [Cell("elman", activation=name) for name in ("tanh", "relu", "sigmoid")]
@@ -69,31 +69,7 @@ def test_a_scan_is_the_formula_over_real_inputs_alone(cell):
                 np.testing.assert_allclose(part[row], want, atol=1e-5)
 
 
-@pytest.mark.parametrize("cell", [CELLS[0], Cell("gated"), GRUS[0], GRUS[2], *CELLS[-2:]], ids=str)
-def test_gradients_equal_those_of_the_steps_written_out(cell):
-    x, weights, state = draw(cell)
-
-    def written_out(x, weights, state):
-        total = 0.0
-        for t in range(T):
-            new = step(cell, weights, x[t], state)
-            keep = MASK[:, t, None]
-            state = tuple(jnp.where(keep, a, b) for a, b in zip(new, state, strict=True))
-            total = total + jnp.sin((1 + t) * state[0]).sum()
-        return total + sum(jnp.cos(part).sum() for part in state)
-
-    def scanned(x, weights, state):
-        out, last = scan(cell, weights, x, state, MASK)
-        times = jnp.arange(1, T + 1)[:, None, None]
-        return jnp.sin(times * out).sum() + sum(jnp.cos(part).sum() for part in last)
-
-    found, want = (
-        jax.jit(jax.grad(f, argnums=(0, 1, 2)))(x, weights, state) for f in (scanned, written_out)
-    )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, want)
-
-
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_fresh_step_starts_from_zeros(kind):
     cell = Cell(kind)
     x, weights, state = draw(cell)
@@ -105,7 +81,7 @@ def test_a_fresh_step_starts_from_zeros(kind):
     np.testing.assert_array_equal(out[:, [0, 2]], plain[:, [0, 2]])
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_truncation_changes_no_value_and_stops_the_gradient_at_its_multiples(kind):
     cell = Cell(kind)
     x, weights, state = draw(cell)

@@ -35,6 +35,7 @@ def test_vectors_and_logits_equal_the_reference(name):
 def test_a_text_is_pooled_at_the_first_end_token_also_below_a_larger_id():
     arrays = read_arrays(ROOT / "clip" / "expected.npz")
     model = pretrained.load(ROOT / "clip")
+    assert "up to 9 tokens and images of 12x12" in pretrained.describe(model)
     assert model.config.text_pool == "eos" and model.config.eos_id == 30
     assert (arrays["input_ids"] > 30).any() and (arrays["input_ids"][2, 1:] == 30).all()
 

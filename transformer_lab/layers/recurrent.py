@@ -110,9 +110,10 @@ class Recurrence(nn.Module):
         """Outputs and the last state, as `ops.recurrence.scan` has them."""
         cfg, cell = self.config, self.config.recurrence
         low = lambda x: x.astype(cfg.compute_dtype)  # noqa: E731
-        products = jnp.einsum(
-            "btf,fg->tbg", low(x), low(self.input_kernel), preferred_element_type=jnp.float32
-        )
+        # Time goes first while x is small, and the products of all times are one flat product.
+        flat = jnp.swapaxes(low(x), 0, 1).reshape(-1, self.features)
+        products = jnp.dot(flat, low(self.input_kernel), preferred_element_type=jnp.float32)
+        products = (products + self.bias).reshape(x.shape[1], x.shape[0], -1)
         weights = {"kernel": low(self.recurrent_kernel)}
         if cfg.cell == "gru" and cfg.reset == "after":
             weights["bias"] = self.recurrent_bias
@@ -120,7 +121,7 @@ class Recurrence(nn.Module):
             weights["peephole"] = self.peephole_scale
         state = zero_state(cell, x.shape[0], cfg.width) if state is None else state
         options = {"fresh": fresh, "truncate": cfg.truncate, "reverse": self.reverse}
-        out, state = scan(cell, weights, products + self.bias, state, mask, **options)
+        out, state = scan(cell, weights, products, state, mask, **options)
         return jnp.swapaxes(out, 0, 1), state
 
 

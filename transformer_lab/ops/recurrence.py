@@ -56,58 +56,46 @@ class Cell:
 
 def step(cell: Cell, weights: Weights, x: Float[Array, "b g"], state: State) -> State:
     """The state after one more input."""
-    return _STEPS[cell.kind](cell, weights, x, state, _Times(weights["kernel"]))
+    return _STEPS[cell.kind](cell, weights, x, state)
 
 
-class _Times:
-    """Products of states with the recurrent kernel's columns, in its type, summed in float32.
-
-    `taps` [B, G] are added to them: zeros, whose gradient is that of the products. `inputs` keeps
-    what was multiplied. The two make the kernel's gradient after the scan, see `_gradient`.
-    """
-
-    def __init__(self, kernel: Array, taps: Array | None = None):
-        self.kernel, self.taps, self.inputs = kernel, taps, []
-
-    def __call__(self, h: Array, columns: slice = slice(None)) -> Array:
-        low, kernel = h.astype(self.kernel.dtype), self.kernel[:, columns]
-        self.inputs.append(low)
-        product = jnp.dot(low, kernel, preferred_element_type=jnp.float32)
-        return product if self.taps is None else product + self.taps[:, columns]
-
-
-def _elman(cell: Cell, weights: Weights, x: Array, state: State, times: _Times) -> State:
+def _elman(cell: Cell, weights: Weights, x: Array, state: State) -> State:
     """h = act(W x + U h) (Elman 1990)."""
-    return (ACTIVATIONS[cell.activation](x + times(state[0])),)
+    return (ACTIVATIONS[cell.activation](x + _times(state[0], weights["kernel"])),)
 
 
-def _gated(cell: Cell, weights: Weights, x: Array, state: State, times: _Times) -> State:
+def _gated(cell: Cell, weights: Weights, x: Array, state: State) -> State:
     """h = f h + (1 - f) tanh(W x + U h): one forget gate (van der Westhuizen 2018, JANET)."""
     (h,) = state
-    forget, new = jnp.split(x + times(h), 2, axis=-1)
+    forget, new = jnp.split(x + _times(h, weights["kernel"]), 2, axis=-1)
     forget = jax.nn.sigmoid(forget)
     return (forget * h + (1 - forget) * jnp.tanh(new),)
 
 
-def _gru(cell: Cell, weights: Weights, x: Array, state: State, times: _Times) -> State:
+def _gru(cell: Cell, weights: Weights, x: Array, state: State) -> State:
     """Blocks: reset, update, new (Cho 2014)."""
     (h,) = state
-    gates, new = slice(0, 2 * h.shape[-1]), slice(2 * h.shape[-1], None)
-    after = cell.reset == "after"
-    products = times(h) if after else times(h, gates)
-    reset, update = jnp.split(jax.nn.sigmoid(x[:, gates] + products[:, gates]), 2, axis=-1)
-    inner = reset * (products[:, new] + weights["bias"]) if after else times(reset * h, new)
+    two = 2 * h.shape[-1]
+    kernel = weights["kernel"]
+    if cell.reset == "after":
+        products = _times(h, kernel)
+        reset, update = jnp.split(jax.nn.sigmoid(x[:, :two] + products[:, :two]), 2, axis=-1)
+        inner = reset * (products[:, two:] + weights["bias"])
+    else:
+        gates = jax.nn.sigmoid(x[:, :two] + _times(h, kernel[:, :two]))
+        reset, update = jnp.split(gates, 2, axis=-1)
+        inner = _times(reset * h, kernel[:, two:])
     keep = update if cell.gate_keeps else 1 - update
-    return (keep * h + (1 - keep) * jnp.tanh(x[:, new] + inner),)
+    return (keep * h + (1 - keep) * jnp.tanh(x[:, two:] + inner),)
 
 
-def _lstm(cell: Cell, weights: Weights, x: Array, state: State, times: _Times) -> State:
+def _lstm(cell: Cell, weights: Weights, x: Array, state: State) -> State:
     """Blocks: input, forget, new, output (Gers 2000).
 
     Peepholes are diagonal, and the output gate's sees the new cell (Graves 2013, eq. 7-11).
     """
     h, c = state
-    gate, forget, new, output = jnp.split(x + times(h), 4, axis=-1)
+    gate, forget, new, output = jnp.split(x + _times(h, weights["kernel"]), 4, axis=-1)
     peephole = weights.get("peephole")
     if peephole is not None:
         gate, forget = gate + peephole[0] * c, forget + peephole[1] * c
@@ -118,13 +106,18 @@ def _lstm(cell: Cell, weights: Weights, x: Array, state: State, times: _Times) -
 
 
 BLOCKS = {"elman": 1, "gated": 2, "gru": 3, "lstm": 4, "lstm_peephole": 4}
-_STEPS: dict[str, Callable[..., State]] = {
+_STEPS: dict[str, Callable[[Cell, Weights, Array, State], State]] = {
     "elman": _elman,
     "gated": _gated,
     "gru": _gru,
     "lstm": _lstm,
     "lstm_peephole": _lstm,
 }
+
+
+def _times(x: Array, kernel: Array) -> Array:
+    """In the kernel's type, summed in float32."""
+    return jnp.dot(x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 
 def zero_state(cell: Cell, rows: int, units: int) -> State:
@@ -151,64 +144,23 @@ def scan(
     """
     if truncate and reverse:
         raise LabError("model.truncate is for one direction: unset model.bidirectional")
-    return _scan(cell, truncate, reverse, weights, x, state, mask, fresh)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _scan(cell, truncate, reverse, weights, x, state, mask, fresh):
-    outputs, state, _ = _loop(cell, truncate, reverse, weights, None, x, state, mask, fresh)
-    return outputs, state
-
-
-def _loop(cell, truncate, reverse, weights, taps, x, state, mask, fresh):
-    """`scan`, and what each step multiplied with the recurrent kernel."""
-    numbers = jnp.arange(x.shape[0])
-    cut = numbers % truncate == 0 if truncate else None
+    times = jnp.arange(x.shape[0])
+    cut = times % truncate == 0 if truncate else None
     flags = [None if m is None else m.T[:, :, None] for m in (mask, fresh)]
 
     def body(state, xs):
-        x, taps, real, begins, cut = xs
+        x, real, begins, cut = xs
         if cut is not None:
             state = jax.tree.map(lambda s: jnp.where(cut, jax.lax.stop_gradient(s), s), state)
         if begins is not None:
             state = jax.tree.map(lambda s: jnp.where(begins, 0.0, s), state)
-        times = _Times(weights["kernel"], taps)
-        new = _STEPS[cell.kind](cell, weights, x, state, times)
+        new = step(cell, weights, x, state)
         if real is not None:
             new = jax.tree.map(partial(jnp.where, real), new, state)
-        return new, (new[0], None if taps is None else times.inputs)
+        return new, new[0]
 
-    state, (outputs, inputs) = jax.lax.scan(body, state, (x, taps, *flags, cut), reverse=reverse)
-    return outputs, state, inputs
-
-
-def _forward(cell, truncate, reverse, weights, x, state, mask, fresh):
-    def run(weights, taps, x, state):
-        weights = {**weights, "kernel": jax.lax.stop_gradient(weights["kernel"])}
-        outputs, state, inputs = _loop(
-            cell, truncate, reverse, weights, taps, x, state, mask, fresh
-        )
-        return (outputs, state), inputs
-
-    taps = jnp.zeros(x.shape)
-    found, pull, inputs = jax.vjp(run, weights, taps, x, state, has_aux=True)
-    return found, (pull, inputs)
-
-
-def _gradient(cell, truncate, reverse, kept, gradient):
-    """The kernel's part is one product over all times; in the loop it would be one a step."""
-    pull, inputs = kept
-    weights, taps, x, state = pull(gradient)
-    ends = [2 * inputs[0].shape[-1]] * (len(inputs) - 1)  # gru, reset before: gates, then new
-    parts = [
-        jnp.einsum("tbh,tbg->hg", h, part.astype(h.dtype), preferred_element_type=jnp.float32)
-        for h, part in zip(inputs, jnp.split(taps, ends, axis=-1), strict=True)
-    ]
-    weights = {**weights, "kernel": jnp.concatenate(parts, axis=1).astype(inputs[0].dtype)}
-    return weights, x, state, None, None
-
-
-_scan.defvjp(_forward, _gradient)
+    state, outputs = jax.lax.scan(body, state, (x, *flags, cut), reverse=reverse)
+    return outputs, state
 
 
 def gradient_norms(

@@ -122,8 +122,10 @@ def describe(model: Pretrained) -> str:
     reads = f"up to {model.config.max_length} tokens"
     if model.kind == "vision":
         reads = f"images of {'x'.join(map(str, model.config.image_size))}"
+    if model.kind == "two_towers":
+        reads += f" and images of {'x'.join(map(str, model.config.image.image_size))}"
     shown = f"{model.model_type}: {count:,} parameters, {reads}"
     if model.decode is None:
-        return f"{shown}, head {model.config.head}"
+        return f"{shown}, head {getattr(model.config, 'head', 'none')}"
     search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"
     return f"{shown}, {search}, at most {model.decode.max_new_tokens} new tokens"
