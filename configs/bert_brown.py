@@ -5,6 +5,10 @@
 The norms stand first and the positions turn (RoPE): from scratch, within 30 minutes, the published
 block hardly leaves the level of word frequencies. `:original` has that block (Devlin 2019: norms
 last, learned positions); `:roberta` leaves the next sentences out (Liu 2019).
+
+2026-11-28, 2 shared cores (AMD EPYC, AVX-512), stopped at step 1,050: masked tokens of held-out
+documents 4.82 nats, where word frequencies have 6.68; next sentences still 0.693, a coin's.
+`:original` had 6.23 and 0.683 at step 1,500, with a learning rate of 5e-3. No whole run so far.
 """
 
 from transformer_lab.errors import LabError, nearest

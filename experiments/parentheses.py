@@ -5,6 +5,11 @@ python -m transformer_lab.sweep --experiment=experiments/parentheses.py --workdi
 Texts of +1 and -1 (16 to 32 symbols) and of five kinds of parentheses (10 to 20); a negative has
 its positive's symbols, shuffled or with two swapped. Gers 2001 asks the like of a^n b^n. The plot:
 accuracy by length, and by training step. `--scale=paper` takes three seeds.
+
+2026-11-28, 2 cores shared with other work, one seed: 7 min 20 s for all ten. With signs every
+recurrent net has 1.000 on held-out texts of the training lengths, the transformer 0.988; at 64
+symbols the LSTM has 0.975, the Elman net 0.887. With five kinds LSTM 0.994, GRU 0.996, one gate
+0.993, Elman 0.805, transformer 0.809; at 48 symbols LSTM and GRU 0.895. Both baselines have 0.500.
 """
 
 from matplotlib.figure import Figure

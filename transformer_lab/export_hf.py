@@ -16,7 +16,8 @@ from absl import flags
 from transformer_lab import cli, pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import export
-from transformer_lab.pretrained.generation import SpecialIds
+from transformer_lab.pretrained.generation import NO_TOKEN, SpecialIds
+from transformer_lab.pretrained.hub import PIXELS
 from transformer_lab.pretrained.peft import export_lora
 from transformer_lab.text import (
     ByteBpeTokenizer,
@@ -34,6 +35,7 @@ from transformer_lab.training.state import TrainState
 from transformer_lab.training.writers import log
 
 __all__ = ["export", "export_run", "main"]
+NO_IDS = SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)
 
 # Overridable: one process may import several commands, and they share these names.
 flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
@@ -71,25 +73,26 @@ def main(arguments: list[str]) -> None:
 def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type: str = "") -> None:
     """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
 
-    `task` has `model_config`, `tokenizer` and `sections`; "decode" may be one of them.
+    `task` has `model_config`, `tokenizer` or `normalise`, and `sections`, maybe with "decode".
     Raises: LabError for a run that has no place in their layout, and for files in the way.
     """
-    files = tokenizer_files(task.tokenizer)
+    tok = getattr(task, "tokenizer", None)
+    files = pixel_files(task) | (tokenizer_files(tok) if tok else {})
     if taken := [name for name in files if (Path(target) / name).exists()]:
         raise LabError(f"{target}: holds {taken[0]} already; choose another directory")
-    tok = task.tokenizer
+    special = SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id) if tok else NO_IDS
     export(
         params,
         task.model_config,
         target,
-        SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id),
+        special,
         task.sections.get("decode"),
         model_type_of(kind, task.model_config, model_type),
         task.labels if getattr(task, "CONFIG_LABELS", False) else (),
     )
     for name, content in files.items():
         (Path(target) / name).write_bytes(content)
-    if not files:
+    if tok and not tokenizer_files(tok):
         log(f"the tokenizer was not exported: its kind is {tok.config.kind}, unknown there")
 
 
@@ -105,6 +108,25 @@ def export_adapter(kind: str, trainer: Trainer, state: TrainState, args: Any) ->
     model_type = model_type_of(kind, config, args.model_type)
     scale = adapt.alpha / adapt.rank
     export_lora(factors, config, args.target, model_type, scale, adapt.dropout)
+
+
+def pixel_files(task: Any) -> dict[str, bytes]:
+    """How images are read and normalised, if the task has some."""
+    form = getattr(task, "normalise", getattr(task, "config", None))
+    if not hasattr(form, "mean"):
+        return {}
+    config = getattr(task.model_config, "image", task.model_config)
+    settings = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": dict(zip(("height", "width"), config.image_size, strict=True)),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": form.mean,
+        "image_std": form.std,
+    }
+    return {PIXELS: json.dumps(settings, indent=1).encode()}
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:

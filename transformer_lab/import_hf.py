@@ -18,7 +18,8 @@ from transformer_lab.errors import LabError
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL
-from transformer_lab.pretrained.hub import read_json
+from transformer_lab.pretrained.hub import PIXELS, read_json
+from transformer_lab.tasks.image_classification import FORM
 from transformer_lab.tasks.reading import LABELS
 from transformer_lab.text import (
     HfTokenizer,
@@ -46,8 +47,8 @@ TASKS = {  # of a run, by the model's kind or its head
     "tokens": "tagging",
     "span": "question_answering",
     "two_towers": "contrastive",
+    "vision": "image_classification",
 }
-PIXELS = "preprocessor_config.json"
 
 flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
 flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
     model = pretrained.load(args.source)
     print(pretrained.describe(model))
     if args.workdir:
-        read_tokenizer(model, Path(args.source))  # told now, if it is missing or another's
+        check_source(model, Path(args.source))  # told now, if something is missing or another's
     failed = False
     if args.check:
         rows = check(model, args.check)
@@ -84,9 +85,9 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     path = Path(workdir)
     if (path / runs.CONFIG).exists() or (path / "checkpoints").exists():
         raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
-    tokenizer = read_tokenizer(model, Path(source))
+    tokenizer = check_source(model, Path(source))
     config = run_config(model, tokenizer)
-    if model.kind == "two_towers" and (Path(source) / PIXELS).is_file():
+    if model.kind in ("two_towers", "vision") and (Path(source) / PIXELS).is_file():
         pixels = read_json(Path(source) / PIXELS)
         config.task.mean, config.task.std = (
             tuple(pixels.get(name, (0.5,) * 3)) for name in ("image_mean", "image_std")
@@ -105,6 +106,15 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
         checkpoints.close()
     write_atomically(path / runs.CONFIG, json.dumps(stored, indent=1).encode())
     log(f"{path} holds the model as a run: use it, or train on with --init_from={path}")
+
+
+def check_source(model: Pretrained, source: Path) -> Tokenizer | None:
+    """The tokenizer, None of a model of images; LabError for what cannot be a run."""
+    if model.kind != "vision":
+        return read_tokenizer(model, source)
+    if model.config.head != "classes":
+        raise LabError(f"{source}: the model has no classes, and a run of images needs some")
+    return None
 
 
 def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
@@ -165,13 +175,19 @@ def _load_tokenizer(source: Path, names: Iterable[str]) -> Tokenizer:
         raise LabError(f"{source}: {error}") from None
 
 
-def run_assets(model: Pretrained, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """The files that the task needs: the tokenizer's, and the labels if it has some."""
-    labels = {LABELS: json.dumps(model.labels).encode()} if model.labels else {}
-    return tokenizer.to_files() | labels
+def run_assets(model: Pretrained, tokenizer: Tokenizer | None) -> dict[str, bytes]:
+    """The files that the task needs: the tokenizer's or the images' form, and labels."""
+    labels = list(model.labels or ())
+    if tokenizer is None:
+        labels = labels or [f"class {i}" for i in range(model.config.classes)]
+        form = {"size": model.config.image_size, "channels": model.config.channels}
+        files = {FORM: json.dumps(form).encode()}
+    else:
+        files = tokenizer.to_files()
+    return files | ({LABELS: json.dumps(labels).encode()} if labels else {})
 
 
-def run_config(model: Pretrained, tokenizer: Tokenizer) -> ConfigDict:
+def run_config(model: Pretrained, tokenizer: Tokenizer | None) -> ConfigDict:
     """The defaults of a run of the model's kind, with what is known of this one."""
     task = TASKS[model.config.head if model.kind == "encoder" else model.kind]
     config = default_config(model=model.kind, task=task)
@@ -195,7 +211,10 @@ def run_config(model: Pretrained, tokenizer: Tokenizer) -> ConfigDict:
             )
         config.task.loss = "softmax" if model.config.bias is None else "sigmoid"
         config.task.update({name: (0.5,) * model.config.image.channels for name in ("mean", "std")})
-    config.tokenizer.update(asdict(tokenizer.config))
+    if task == "image_classification":
+        config.task.update({name: (0.5,) * model.config.channels for name in ("mean", "std")})
+    if tokenizer is not None:
+        config.tokenizer.update(asdict(tokenizer.config))
     return config
 
 

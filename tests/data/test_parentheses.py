@@ -76,9 +76,11 @@ def test_splits_are_labelled_right_and_share_no_held_out_text(symbols):
         assert all(lengths["balanced", n] == lengths["unbalanced", n] for n in range(12, 21))
     held = {row.text for row in splits.test + splits.validation}
     assert not held & {row.text for row in splits.train}
-    far = of_length(config, 48)
+    far = of_length(config, 48, set())
     assert {len(row.text) for row in far} == {48} and len(far) == 20
     assert all((row.label == "balanced") == erased(row.text, symbols) for row in far)
+    trained = {row.text for row in splits.train}
+    assert not trained & {row.text for row in of_length(config, 12, trained)}
 
 
 def test_baselines_are_those_of_the_counts():

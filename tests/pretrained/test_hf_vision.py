@@ -10,11 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
+from PIL import Image
 
-from transformer_lab import pretrained
+from transformer_lab import import_hf, pretrained
 from transformer_lab.errors import LabError
+from transformer_lab.export_hf import export_run
+from transformer_lab.models import vision
 from transformer_lab.pretrained.check import check, read_arrays
-from transformer_lab.pretrained.hub import read_tensors
+from transformer_lab.pretrained.hub import PIXELS, read_tensors
+from transformer_lab.training import runs
 
 ROOT = Path(__file__).parents[1] / "fixtures" / "vision"
 FIXTURES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
@@ -117,3 +122,36 @@ def test_settings_without_a_place_here_are_one_line(tmp_path, changes, words):
     with pytest.raises(LabError, match=words) as info:
         pretrained.load(target)
     assert "\n" not in str(info.value)
+
+
+def test_a_run_names_images_with_the_labels_of_the_directory_and_gives_it_back(tmp_path):
+    source, workdir, out = (tmp_path / name for name in ("hub", "run", "out"))
+    shutil.copytree(ROOT / "vit_classes", source)
+    pixels = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+    (source / PIXELS).write_text(json.dumps(pixels))
+    model = pretrained.load(source)
+    import_hf.save_to_workdir(model, source, workdir)
+    trainer, params = runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
+    image = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    (found,) = trainer.task.predict(params, [str(tmp_path / "image.png")], trainer.place)
+    mean, std = (np.array(values, np.float32) for values in pixels.values())
+    normal = jnp.asarray((image / np.float32(255) - mean) / std)[None]
+    logits = vision.build(model.config).apply({"params": params}, normal)["logits"]
+    assert list(found["probabilities"]) == ["cat", "dog", "owl"]
+    chances = np.asarray(jax.nn.softmax(logits[0]))
+    np.testing.assert_allclose(list(found["probabilities"].values()), chances, atol=1e-5)
+    export_run("vision", trainer.task, params, out)
+    again, settings = pretrained.load(out), json.loads((out / PIXELS).read_text())
+    assert (again.config, again.labels) == (model.config, model.labels)
+    theirs, ours = read_tensors(source), read_tensors(out)
+    assert all(np.array_equal(theirs[key], ours[key]) for key in theirs.keys() | ours.keys())
+    assert settings["size"] == {"height": 8, "width": 12}
+    assert {name: settings[name] for name in pixels} == pixels
+
+
+def test_a_model_without_classes_is_no_run(tmp_path):
+    model = pretrained.load(ROOT / "vit")
+    with pytest.raises(LabError, match="the model has no classes"):
+        import_hf.save_to_workdir(model, ROOT / "vit", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -113,7 +113,7 @@ def rows(
         else:
             raise LabError(
                 f"there are too few texts of {min(lengths)} symbols to hold some out: raise "
-                "config.data.min_length, or lower validation_size and test_size"
+                "config.data.min_length and other_lengths, or lower the sizes"
             )
         yield Example(yes, None, BALANCED)
         yield Example(no, None, UNBALANCED)
@@ -132,9 +132,9 @@ def load(config: ParenthesesConfig) -> LabelledSplits:
     return LabelledSplits(train, validation, test, labels, report, "none needed (generated)")
 
 
-def of_length(config: ParenthesesConfig, length: int) -> list[Example]:
-    """Test texts of one length, which may be beyond those of training."""
-    return list(rows(config, [length], config.other_size, _random(config, -length), set()))
+def of_length(config: ParenthesesConfig, length: int, trained: set[str]) -> list[Example]:
+    """Test texts of one length, which may be beyond those of training; none was trained on."""
+    return list(rows(config, [length], config.other_size, _random(config, -length), trained))
 
 
 def baselines(train: list[Example], test: list[Example]) -> dict[str, float]:

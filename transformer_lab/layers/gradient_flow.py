@@ -1,10 +1,9 @@
 """How much gradient reaches back through time, in nets as they are before any training."""
 
-from collections.abc import Callable
+from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -48,14 +47,19 @@ def _recurrent(cell: str, forget_bias: float, gain: float, x) -> tuple[nn.Module
     own["recurrent_kernel"] = gain * own["recurrent_kernel"]
     # Small inputs: tanh is near linear, so that the gain decides.
     own["input_kernel"] = 0.1 * own["input_kernel"] if cell == "elman" else own["input_kernel"]
-    return net, variables
+    # Nets that differ in their weights alone are compiled once.
+    return RecurrentStack(RecurrentConfig(cell=cell, width=width), width), variables
 
 
 def _norms(net: nn.Module, variables: dict, x) -> Float[np.ndarray, "t"]:
+    norms = np.asarray(_compiled(net, variables, x))
+    return norms / norms[-1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled(net, variables, x):
     def outputs(x):
         out = net.apply(variables, x)
         return out[0] if isinstance(out, tuple) else out
 
-    run: Callable = jax.jit(lambda x: gradient_norms(outputs, x))
-    norms = np.asarray(run(jnp.asarray(x)))
-    return norms / norms[-1]
+    return gradient_norms(outputs, x)

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from transformer_lab.errors import LabError
 
+PIXELS = "preprocessor_config.json"  # how images are read
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"

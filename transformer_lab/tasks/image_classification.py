@@ -53,6 +53,8 @@ SECTIONS = {
 class ImageClassification:
     """The task; what a batch holds stands at `data.images.batches.load`."""
 
+    CONFIG_LABELS = True
+
     def __init__(
         self,
         model_kind: str,

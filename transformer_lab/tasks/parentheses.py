@@ -30,9 +30,9 @@ class Parentheses(Classification):
         if not final:
             return found
         values = {**found.values, **parentheses.baselines(self.data.train, self.data.test)}
-        config = self.sections["data"]
+        config, trained = self.sections["data"], {row.text for row in self.data.train}
         for length in config.other_lengths:
-            rows = parentheses.of_length(config, length)
+            rows = parentheses.of_length(config, length, trained)
             fields = self.encode_texts([row.text for row in rows], [None] * len(rows))
             gold = self._targets([row.label for row in rows])
             logits = np.stack(self.outputs(params, fields, {"label": gold}, place))
