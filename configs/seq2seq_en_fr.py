@@ -8,6 +8,9 @@ last line states BLEU by the number of a source's words. One alignment as a pict
 
     python -m transformer_lab.attend --workdir=runs/additive --text="Delete the selected file?" \
         --layer=0 --head=0 --png=alignment.png
+
+2026-11-28, 2 cores shared with other work: additive, 1,154 steps in 3 min 49 s: BLEU 33.34 on
+500 held-out pairs (39.98 of 5 to 8 words, 19.16 of more than 16).
 """
 
 from transformer_lab.errors import LabError, nearest
