@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.text.test_byte_bpe import gpt2, llama
 from tests.text.test_marian_tokenizer import ENGLISH, FRENCH, learned, model
+from tests.text.test_t5_tokenizer import spiece
 from transformer_lab.errors import LabError
 from transformer_lab.text import TextStream, TokenizerConfig, load, names, train
 
@@ -29,10 +30,11 @@ def make(kind, lossless=False):
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    made = {kind: make(kind) for kind in names() if kind not in ("hf", "marian")}
+    made = {kind: make(kind) for kind in names() if kind not in ("hf", "marian", "t5")}
     return {
         **made,
         "marian": marian(),
+        "t5": load({"spiece.model": spiece()}),
         "lossless bpe": make("bpe", lossless=True),
         "lossless unigram": make("unigram", lossless=True),
         "hf": load(gpt2(made["byte_bpe"])),

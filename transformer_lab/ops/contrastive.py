@@ -51,9 +51,7 @@ def softmax_loss(
     logits = scale * images @ texts.T
     rows = jax.nn.logsumexp(jnp.where(mask[None], logits, FAR), axis=1)
     columns = jax.nn.logsumexp(jnp.where(mask[:, None], logits, FAR), axis=0)
-    right = scale * (images * texts).sum(
-        axis=1
-    )  # the diagonal, but no other device is asked for it
+    right = scale * (images * texts).sum(axis=1)  # the diagonal, without a gather
     return masked_sum((rows + columns) / 2 - right, mask)
 
 
