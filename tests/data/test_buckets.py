@@ -83,6 +83,12 @@ def test_short_strings_waste_less_than_thirty_percent_in_six_buckets():
     assert shares["chosen"] < 0.30 < shares["square"]
 
 
+def test_an_empty_field_is_aligned_as_well():
+    lengths = np.array([[3, 15, 30], [33, 33, 22], [37, 11, 0]])
+    # 2 x (37 + 12 + 24) slots of the first are fewer than 3 x (37 + 12 + 3)
+    assert choose_buckets(lengths, 6, 200, 1, 3) == [(37, 12, 24), (37, 33, 30)]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 6), st.sampled_from([1, 3, 8]))
 def test_buckets_are_nested_aligned_and_cover_the_longest(data, fields, count, align):

@@ -54,9 +54,10 @@ def choose_buckets(
     """
     if len(lengths) == 0 or count < 1:
         raise LabError(f"buckets={count} for {len(lengths)} examples: both must be at least 1")
-    longest = np.maximum(np.max(lengths, axis=0), 1)
+    lengths = np.maximum(lengths, 1)
+    longest = np.max(lengths, axis=0)
     rows_per_batch(longest.tolist(), tokens_per_batch, multiple)
-    lengths, weights = _distinct(np.clip(-(-lengths // align) * align, 1, longest))
+    lengths, weights = _distinct(np.minimum(-(-lengths // align) * align, longest))
 
     def search(points: np.ndarray) -> tuple[float, list[Shape]]:
         rows = tokens_per_batch // points.sum(axis=1) // multiple * multiple
