@@ -49,6 +49,7 @@ TASKS = {  # of a run, by the model's kind or its head
     "two_towers": "contrastive",
     "vision": "image_classification",
 }
+PICTURES = ("two_towers", "vision")  # kinds of models that see
 
 flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
 flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
@@ -87,7 +88,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
         raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
     tokenizer = check_source(model, Path(source))
     config = run_config(model, tokenizer)
-    if model.kind in ("two_towers", "vision") and (Path(source) / PIXELS).is_file():
+    if model.kind in PICTURES and (Path(source) / PIXELS).is_file():
         pixels = read_json(Path(source) / PIXELS)
         config.task.mean, config.task.std = (
             tuple(pixels.get(name, (0.5,) * 3)) for name in ("image_mean", "image_std")
@@ -210,9 +211,9 @@ def run_config(model: Pretrained, tokenizer: Tokenizer | None) -> ConfigDict:
                 "model's?"
             )
         config.task.loss = "softmax" if model.config.bias is None else "sigmoid"
-        config.task.update({name: (0.5,) * model.config.image.channels for name in ("mean", "std")})
-    if task == "image_classification":
-        config.task.update({name: (0.5,) * model.config.channels for name in ("mean", "std")})
+    if model.kind in PICTURES:
+        channels = getattr(model.config, "image", model.config).channels
+        config.task.update({name: (0.5,) * channels for name in ("mean", "std")})
     if tokenizer is not None:
         config.tokenizer.update(asdict(tokenizer.config))
     return config

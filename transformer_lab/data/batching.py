@@ -32,6 +32,15 @@ class BatchConfig:
                 raise LabError(f"{field.name} must be a whole number from 1, got {value!r}")
 
 
+def check_rows(key: str, rows: int, rows_multiple: int) -> None:
+    """Refuses a mesh that a batch's rows cannot be divided over; `key` is the config's name."""
+    if rows % rows_multiple:
+        raise LabError(
+            f"batch.{key} = {rows} is not divided by mesh.data x mesh.fsdp x "
+            f"micro_batches = {rows_multiple}: set it to a multiple of that"
+        )
+
+
 def fits(lengths: Int[np.ndarray, "n fields"], max_length: int) -> Bool[np.ndarray, "n"]:
     """True for the examples of which no field is longer than `max_length`."""
     return (lengths <= max_length).all(axis=1)

@@ -30,6 +30,12 @@ def parameter_shapes(kind: str, config: Any) -> Any:
     return jax.eval_shape(module.build(config).init, jax.random.key(0), *inputs)["params"]
 
 
+def need_vocabulary(size: int | None, key: str = "model.vocab_size") -> None:
+    """Refuses to build a model whose number of tokens is not known by now."""
+    if size is None:
+        raise LabError(f"{key} is not set and there is no tokenizer to take it from")
+
+
 def family(kind: str) -> ModuleType:
     """The module of a family."""
     if kind not in MODELS:

@@ -13,6 +13,7 @@ from transformer_lab.layers.basic import Embedding, dense, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
+from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.attention import same_segment
 from transformer_lab.ops.dropout import dropout
 
@@ -191,8 +192,7 @@ def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Arr
 
 def build(config: DecoderConfig) -> Decoder:
     """The module; `config.vocab_size` must be known by now."""
-    if config.vocab_size is None:
-        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    need_vocabulary(config.vocab_size)
     return Decoder(config)
 
 

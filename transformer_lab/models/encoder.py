@@ -12,6 +12,7 @@ from transformer_lab.layers.basic import Embedding, dense, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
+from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
 
@@ -146,8 +147,7 @@ class Encoder(nn.Module):
 
 def build(config: EncoderConfig) -> Encoder:
     """The module; `config.vocab_size` must be known by now."""
-    if config.vocab_size is None:
-        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    need_vocabulary(config.vocab_size)
     return Encoder(config)
 
 

@@ -13,6 +13,7 @@ from transformer_lab.layers.basic import Embedding, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
+from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.dropout import dropout
 
 Cache = dict[str, Any]
@@ -176,8 +177,7 @@ class EncoderDecoder(nn.Module):
 
 def build(config: EncoderDecoderConfig) -> EncoderDecoder:
     """The module; `config.vocab_size` must be known by now."""
-    if config.vocab_size is None:
-        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    need_vocabulary(config.vocab_size)
     return EncoderDecoder(config)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.basic import Embedding
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
+from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.pooling import POOLINGS, pool
 
@@ -155,8 +156,7 @@ def keys_of(dropout_key: Key[Array, ""] | None) -> Keys:
 
 def build(config: RecurrentNetConfig) -> RecurrentDecoder | RecurrentEncoder:
     """The module for the config's head; `config.vocab_size` must be known by now."""
-    if config.vocab_size is None:
-        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    need_vocabulary(config.vocab_size)
     if config.head != "next":
         return RecurrentEncoder(config)
     if config.bidirectional:

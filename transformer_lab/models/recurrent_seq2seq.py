@@ -12,6 +12,8 @@ from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.alignment import KINDS, Alignment
 from transformer_lab.layers.basic import Embedding
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
+from transformer_lab.models import need_vocabulary
+from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
 from transformer_lab.ops.dropout import dropout
 
 Cache = dict[str, Any]
@@ -215,15 +217,8 @@ class RecurrentSeq2Seq(nn.Module):
 
 def build(config: RecurrentSeq2SeqConfig) -> RecurrentSeq2Seq:
     """The module; `config.vocab_size` must be known by now."""
-    if config.vocab_size is None:
-        raise LabError("model.vocab_size is not set and there is no tokenizer to take it from")
+    need_vocabulary(config.vocab_size)
     return RecurrentSeq2Seq(config)
-
-
-def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
-    ids = jnp.zeros((1, 2), jnp.int32)
-    return ids, ids == 0, ids
 
 
 CONFIG = RecurrentSeq2SeqConfig

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.basic import dense
+from transformer_lab.models import need_vocabulary
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.models.vision import Vision, VisionConfig
 from transformer_lab.ops.contrastive import START, scale_of
@@ -148,8 +149,7 @@ class TwoTowers(nn.Module):
 
 def build(config: TwoTowersConfig) -> TwoTowers:
     """The module; `config.text.vocab_size` must be known by now."""
-    if config.text.vocab_size is None:
-        raise LabError("model.text.vocab_size is not set and there is no tokenizer to take it from")
+    need_vocabulary(config.text.vocab_size, "model.text.vocab_size")
     return TwoTowers(config)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from transformer_lab.data.batching import BatchPlan, choose_buckets, fits
+from transformer_lab.data.batching import BatchPlan, check_rows, choose_buckets, fits
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, fill, lengths_of
-from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import HostBatch
 
 Fields = dict[str, Ragged]
@@ -28,12 +27,7 @@ class Bucketed:
 
     def check_rows(self, rows_multiple: int) -> None:
         """Refuses a mesh that batches cannot be divided over."""
-        multiple = self.sections["batch"].rows_multiple
-        if multiple % rows_multiple:
-            raise LabError(
-                f"batch.rows_multiple = {multiple} is not divided by mesh.data x mesh.fsdp x "
-                f"micro_batches = {rows_multiple}: set it to a multiple of that"
-            )
+        check_rows("rows_multiple", self.sections["batch"].rows_multiple, rows_multiple)
 
     def slots(self) -> tuple[int, int]:
         """Token places of a batch, and what its rows are a multiple of."""

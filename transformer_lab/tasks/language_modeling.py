@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 
 from transformer_lab import models, text
 from transformer_lab.data import documents, packing
+from transformer_lab.data.batching import check_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.decoding.config import DecodeConfig
@@ -61,11 +62,7 @@ class RowsConfig:
 
     def check(self, rows_multiple: int) -> None:
         """Refuses a mesh that the rows cannot be divided over."""
-        if self.rows % rows_multiple:
-            raise LabError(
-                f"batch.rows = {self.rows} is not divided by mesh.data x mesh.fsdp x "
-                f"micro_batches = {rows_multiple}: set it to a multiple of that"
-            )
+        check_rows("rows", self.rows, rows_multiple)
 
 
 SECTIONS = {

@@ -11,6 +11,7 @@ from jaxtyping import Array, Key
 
 from transformer_lab import models, text
 from transformer_lab.data import documents
+from transformer_lab.data.batching import check_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.word_windows import WindowConfig, Windows
@@ -64,11 +65,7 @@ class WordVectors:
         if model_kind != "word_vectors":
             raise LabError(f'model.kind = "{model_kind}" does not go with this task')
         self.config, self.sections, self.seed = sections["task"], sections, seed
-        if sections["batch"].rows % rows_multiple:
-            raise LabError(
-                f"batch.rows = {sections['batch'].rows} is not divided by mesh.data x mesh.fsdp x "
-                f"micro_batches = {rows_multiple}: set it to a multiple of that"
-            )
+        check_rows("rows", sections["batch"].rows, rows_multiple)
         if assets is None:
             self.tokenizer = text.train(sections["tokenizer"], self.texts("train"), seed)
         else:

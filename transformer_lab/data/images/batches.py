@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Int64
 
+from transformer_lab.data.batching import check_rows
 from transformer_lab.data.buckets import Shape
 from transformer_lab.data.images.augment import AugmentConfig, augment, mix
 from transformer_lab.data.images.sources import Images
@@ -30,11 +31,7 @@ class ImageBatchConfig:
 
     def check(self, rows_multiple: int) -> None:
         """Refuses a mesh that the rows cannot be divided over."""
-        if self.rows % rows_multiple:
-            raise LabError(
-                f"batch.rows = {self.rows} is not divided by mesh.data x mesh.fsdp x "
-                f"micro_batches = {rows_multiple}: set it to a multiple of that"
-            )
+        check_rows("rows", self.rows, rows_multiple)
 
 
 def train_plan(images: Images, rows: int, seed: int) -> RowPlan:
