@@ -3,6 +3,9 @@
 A line gives a row of float32 [lines, width], by mean pooling and of length 1 unless `--pooling` or
 `--nonormalize` says otherwise. `--source=DIR` (or `--workdir=DIR`) takes a run trained here: any
 task of an encoder. `--target=FILE` writes there and not to standard output.
+
+`--word=bank` gives that word's vector in each line instead, and `--picture=FILE.png` draws them
+beside the word's static vector, the embedding's row.
 """
 
 import sys
@@ -26,6 +29,8 @@ flags.DEFINE_string("workdir", "", "The directory of a run.", allow_override=Tru
 flags.DEFINE_string("target", "", "The .npy file to write.", allow_override=True)
 flags.DEFINE_enum("pooling", "mean", POOLINGS, "How a text's states become one vector.")
 flags.DEFINE_bool("normalize", True, "To length 1.")
+flags.DEFINE_string("word", "", "A word of every line, whose vectors there are wanted.")
+flags.DEFINE_string("picture", "", "The .png file to draw the word's vectors into.")
 GROUP = 4096  # lines that are in memory as tokens at once
 
 
@@ -39,17 +44,38 @@ def main(arguments: list[str]) -> None:
     task, params, place = from_hf(source[3:]) if source.startswith("hf:") else from_run(source)
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     lines = [line.rstrip("\r\n") for line in sys.stdin]
+    if args.word:
+        write(of_word(task, params, lines, place))
+        return
     parts = [
         task.embed(params, lines[first : first + GROUP], place)
         for first in range(0, len(lines), GROUP)
     ]
     vectors = np.concatenate(parts) if parts else np.zeros((0, task.model_config.width), np.float32)
-    if args.target:
-        with open(args.target, "wb") as file:
+    write(vectors)
+
+
+def write(vectors: np.ndarray) -> None:
+    """To --target, else to standard output."""
+    if flags.FLAGS.target:
+        with open(flags.FLAGS.target, "wb") as file:
             np.save(file, vectors)
     else:
         np.save(sys.stdout.buffer, vectors)
         sys.stdout.flush()
+
+
+def of_word(task, params, lines: list[str], place) -> np.ndarray:
+    """The vectors of --word in each line, drawn into --picture."""
+    word, picture = flags.FLAGS.word, flags.FLAGS.picture
+    if not lines:
+        raise LabError("--word wants its lines on standard input")
+    vectors, static = task.embed_word(params, lines, word, place)
+    if picture:
+        from transformer_lab.viewing.words import draw  # matplotlib takes a second to load
+
+        draw(vectors, static, lines, word).savefig(picture, format="png", dpi=150)
+    return vectors
 
 
 def embedding_task(model, assets: dict[str, bytes]):

@@ -84,3 +84,22 @@ def test_a_missing_tokenizer_is_refused(tmp_path):
     with pytest.raises(LabError, match=r"tokenizer.json missing \(or vocab.txt\)"):
         import_hf.save_to_workdir(pretrained.load(ROOT / "bert"), ROOT / "bert", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_word_has_one_static_vector_and_another_in_each_line(tmp_path):
+    source, workdir = hub("distilbert", tmp_path / "hub"), tmp_path / "run"
+    model = pretrained.load(source)
+    import_hf.save_to_workdir(model, source, workdir)
+    trainer, params = runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
+    lines, word = ["w3 w4 w5 w9", "w7 w8 w4 w5"], "w4 w5"
+    found, static = trainer.task.embed_word(params, lines, word, trainer.place)
+    for line, first, vector in zip(([8, 9, 10, 14], [12, 13, 9, 10]), (2, 3), found, strict=True):
+        ids = np.array([[2, *line, 3]])  # between [CLS] and [SEP]
+        states, _ = encoders.outputs(model.config, model.params, {"input_ids": ids})[
+            "last_hidden_state"
+        ]
+        np.testing.assert_allclose(vector, states[0, first : first + 2].mean(axis=0), atol=1e-5)
+    table = model.params["embedding"]["embedding"]
+    np.testing.assert_allclose(static, (table[9] + table[10]) / 2, atol=1e-6)
+    with pytest.raises(LabError, match="does not stand in this line"):
+        trainer.task.embed_word(params, ["w5 w4"], word, trainer.place)

@@ -102,6 +102,19 @@ class SentenceEmbedding(Reading):
             found[ids[ids >= 0]] = values[ids >= 0]
         return found
 
+    def embed_word(
+        self, params: Params, texts: Sequence[str], word: str, place: Place
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [texts, width], the mean state of the word's tokens where it first stands in each
+        text, and [width], the mean of their rows in the embedding, which no context changes."""
+        fields, ids = self.encode_texts(texts), self.tokenizer.encode(word)
+        starts = [
+            place_of(ids, line.tolist(), t) for line, t in zip(fields["tokens"], texts, strict=True)
+        ]
+        states = self.outputs(params, fields, {}, place, "states")
+        found = [s[i : i + len(ids)].mean(axis=0) for s, i in zip(states, starts, strict=True)]
+        return np.stack(found), np.asarray(params["embedding"]["embedding"])[ids].mean(axis=0)
+
     @cached_property
     def _vectors(self):
         return jax.jit(lambda params, batch: self.vectors(params, batch))
@@ -109,6 +122,16 @@ class SentenceEmbedding(Reading):
     def sizes(self, batch: HostBatch) -> dict[str, int]:
         masks = batch["tokens_mask"], batch["pair_mask"]
         return {"examples": int(masks[0][:, 0].sum()), "tokens": int(sum(m.sum() for m in masks))}
+
+
+def place_of(word: Sequence[int], line: Sequence[int], text: str) -> int:
+    """Where a word's tokens first stand in a line's."""
+    size = len(word)
+    starts = range(len(line) - size + 1 if size else 0)
+    found = next((i for i in starts if list(line[i : i + size]) == list(word)), None)
+    if found is None:
+        raise LabError(f"--word does not stand in this line as a word of its own: {text[:60]}")
+    return found
 
 
 build = SentenceEmbedding
