@@ -13,6 +13,13 @@ from ml_collections import ConfigDict, config_flags
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LabError
 
+flags.DEFINE_string(
+    "peers",
+    "",
+    'The other processes of one run: "auto" asks SLURM, MPI, Kubernetes or a TPU pod; or '
+    "HOST:PORT,COUNT,INDEX of the first process, how many there are, and which is this.",
+)
+
 
 def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
     """Runs `body(arguments)`; `define` declares flags that depend on other flags' values."""
@@ -145,8 +152,25 @@ def _fail(message: object) -> None:
     sys.exit(2)
 
 
+def _find_peers(text: str) -> None:
+    """Joins the other processes, before anything asks for a device."""
+    known = {}
+    if text != "auto":
+        match = re.fullmatch(r"(\S+:\d+),(\d+),(\d+)", text)
+        if not match or int(match[3]) >= int(match[2]):
+            raise LabError(f'--peers={text} is neither "auto" nor HOST:PORT,COUNT,INDEX')
+        known = {"coordinator_address": match[1]}
+        known |= {"num_processes": int(match[2]), "process_id": int(match[3])}
+    try:
+        jax.distributed.initialize(**known)
+    except (ValueError, RuntimeError) as error:
+        raise LabError(f"--peers={text}: {str(error).splitlines()[0]}") from error
+
+
 def _setup() -> None:
     """Compiled programs are kept between runs."""
+    if flags.FLAGS.peers:
+        _find_peers(flags.FLAGS.peers)
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -100,3 +100,12 @@ def test_a_run_stored_before_a_key_existed_resumes_with_its_default():
     refuse_changes(before, now, Path("run"))
     with pytest.raises(LabError, match="model_from_init = False, this one has True"):
         refuse_changes(before, {**now, "model_from_init": True}, Path("run"))
+
+
+def test_the_number_of_workers_changes_no_number_so_a_run_resumes_with_any():
+    before = default_config(model="vision", task="image_classification").to_dict()
+    now = {**before, "batch": {**before["batch"], "workers": 2}}
+    refuse_changes(before, now, Path("run"))
+    now["batch"]["rows"] = 64
+    with pytest.raises(LabError, match="batch.rows = 128, this one has 64"):
+        refuse_changes(before, now, Path("run"))

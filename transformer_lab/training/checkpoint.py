@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
 from transformer_lab.training.mesh import path_of
@@ -70,7 +71,8 @@ class Checkpoints:
         directory = self.root / f"step_{step:08d}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / MANIFEST).unlink(missing_ok=True)
+            if jax.process_index() == 0:
+                (directory / MANIFEST).unlink(missing_ok=True)
             self._checkpointer.save(
                 directory / "state", args=ocp.args.StandardSave(_stored(state)), force=True
             )
@@ -82,10 +84,12 @@ class Checkpoints:
         self._pending = self._worker.submit(self._finish, step, directory, files)
 
     def wait(self) -> None:
-        """Until the last save is whole; LabError when it failed."""
+        """Until the last save is whole, in all processes; LabError when it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+            if jax.process_count() > 1:
+                multihost_utils.sync_global_devices("saved")
 
     def _finish(self, step: int, directory: Path, files: dict[str, bytes]) -> None:
         try:

@@ -129,7 +129,8 @@ class Resolved:
 
 # May change between the stops of one run without making it another run.
 FREE_ON_RESUME = (
-    r"(steps|epochs|log_every|eval_every|save_every|keep|average|tensorboard)|mesh\..*|decode\..*"
+    r"(steps|epochs|log_every|eval_every|save_every|keep|average|tensorboard)|mesh\..*|decode\..*|"
+    r"batch\.workers"
 )
 
 

@@ -21,7 +21,7 @@ from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
-from transformer_lab.training.signals import Signals
+from transformer_lab.training.signals import Signals, agreed
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
 from transformer_lab.training.writers import MetricWriter, ProgressLine, log
 
@@ -132,19 +132,22 @@ def train(
 
     try:
         with Signals() as signals:
+            stop = 0
             while True:
                 last = step >= total
+                if jax.process_count() == 1 or step % run.log_every == 0:
+                    stop = agreed(signals.received)
                 if step > start:
                     due_eval = step % run.eval_every == 0 or last
-                    due_save = step % run.save_every == 0 or last or signals.received
+                    due_save = step % run.save_every == 0 or last or stop
                     if due_eval or due_save:
                         pending.read()
-                    if due_eval and not signals.received:
+                    if due_eval and not stop:
                         with pending.clock_stopped():
                             _evaluate(trainer, state, step, writer)
                     if due_save:
                         save()
-                if last or signals.received:
+                if last or stop:
                     break
                 host = next(batches)
                 state, metrics = trainer.train_step(state, trainer.place(host))
@@ -152,10 +155,10 @@ def train(
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))
             checkpoints.wait()
-            if signals.received:
-                name = signal.Signals(signals.received).name
+            if stop:
+                name = signal.Signals(stop).name
                 log(f"{name}: saved at step {step} of {total}; the same command resumes there")
-                sys.exit(128 + signals.received)
+                sys.exit(128 + stop)
     finally:
         progress.close()
         writer.close()

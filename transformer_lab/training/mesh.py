@@ -29,7 +29,7 @@ RULES: Rules = (
     (r"(embedding_(in|out)|patch_embedding|pooler|pre_logits|hidden_\d)/kernel$", P()),
     (r"(mlm_transform|nsp|classifier)/kernel$", P()),
     (r"conv\w*/kernel$", P(None, None, None, "fsdp")),
-    (r"batch_stats/|(_token|probe)$", P()),
+    (r"batch_stats/|(_token|probe|pool/positions)$", P()),
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_lab import tasks
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.base import Params, Task
+from transformer_lab.tasks.base import Params, Scores, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
 from transformer_lab.training.config import (
     FREE_ON_RESUME,
@@ -28,6 +29,7 @@ from transformer_lab.training.sources import (
     reopen_base,
     take,
     take_frozen,
+    within,
 )
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.writers import MetricWriter, log, make_workdir, show_samples
@@ -40,8 +42,18 @@ OWN = re.compile(
 )
 
 
-def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: str = ".*") -> None:
-    """Trains the config's run in a directory, new or resumed, and scores the finished model."""
+def run(
+    config: ConfigDict,
+    workdir: Path,
+    init_from: str = "",
+    init_pattern: str = ".*",
+    init_into: str = "",
+) -> None:
+    """Trains the config's run in a directory, new or resumed, and scores the finished model.
+
+    A new one starts from the weights of `init_from` whose paths match; as the part of the model
+    that stands at `init_into`, if that is named.
+    """
     resolved = resolve(config)
     stored = config.to_dict()
     make_workdir(workdir)
@@ -54,7 +66,7 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
                 "or move the directory away to start anew"
             )
         previous = saved.config if saved else _read_config(workdir)
-        source = _source(resolved, saved, init_from)
+        source = _source(resolved, saved, init_from, init_into)
         if resolved.run.model_from_init:
             config = _with_model(config, previous, source)
             resolved, stored = resolve(config), config.to_dict()
@@ -78,17 +90,18 @@ def run(config: ConfigDict, workdir: Path, init_from: str = "", init_pattern: st
             state = trainer.init()
             if source:
                 _show_differences(source.model, stored["model"])
-                state, base = take(trainer, state, source, init_pattern)
+                state, base = take(trainer, state, source, init_pattern, init_into)
         source = None  # all its weights, on the host
-        (workdir / RESULTS).unlink(missing_ok=True)
-        write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
+        if jax.process_index() == 0:
+            (workdir / RESULTS).unlink(missing_ok=True)
+            write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
         state = train(trainer, state, workdir, checkpoints, stored, saved, base)
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
 
 
-def _source(resolved: Resolved, saved: Saved | None, init_from: str) -> Source | None:
+def _source(resolved: Resolved, saved: Saved | None, init_from: str, into: str) -> Source | None:
     """What a new run starts from; of a resumed one only what its checkpoints do not hold."""
     if saved:
         return reopen_base(saved.base, init_from) if saved.base else None
@@ -97,7 +110,7 @@ def _source(resolved: Resolved, saved: Saved | None, init_from: str) -> Source |
         raise LabError(
             f'adapt.method = "{method}" adapts a trained model: say which by --init_from'
         )
-    return open_source(init_from) if init_from else None
+    return within(open_source(init_from), into) if init_from else None
 
 
 def _with_model(
@@ -110,19 +123,28 @@ def _with_model(
     model = previous["model"] if previous else source.model if source else None
     if model is None:
         raise LabError("model_from_init = True takes the model of --init_from, which is missing")
-    if model["kind"] != config.model.kind:
+    if model.get("kind", config.model.kind) != config.model.kind:
         raise LabError(
             f'--init_from holds a model of kind "{model["kind"]}", config.model.kind is '
             f'"{config.model.kind}"'
         )
-    taken = {k: v for k, v in model.items() if k in config.model and not OWN.fullmatch(k)}
     config = config.copy_and_resolve_references()
     with config.unlocked():
-        config.model.update(taken)
+        config.model.update(_sizes(model, config.model))
     return config
 
 
+def _sizes(model: dict[str, Any], section: ConfigDict) -> dict[str, Any]:
+    """Those of the section's settings, and of its parts', that a base decides."""
+    taken = {k: v for k, v in model.items() if k in section and not OWN.fullmatch(k)}
+    for key, part in taken.items():
+        if isinstance(section[key], ConfigDict):
+            taken[key] = _sizes(part if isinstance(part, dict) else vars(part), section[key])
+    return taken
+
+
 def _show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
+    base, model = flatten(base), flatten(model)
     differing = [f"{k} = {v!r}" for k, v in base.items() if k in model and model[k] != v]
     if differing:
         log(f"init_from: its model has other settings than this one: {', '.join(differing)}")
@@ -143,9 +165,17 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
     writer.write(step, {f"test/{name}": value for name, value in found.items()})
     writer.close()
     write_results(trainer, state, workdir, checkpoints, values)
+    write_files(scores, workdir)
     show_samples(scores.samples)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     log(f"step {step} test: {shown}  {' '.join(scores.notes.values())}")
+
+
+def write_files(scores: Scores, workdir: Path) -> None:
+    """What belongs to the scores, into the run's directory."""
+    for name, content in scores.files.items() if jax.process_index() == 0 else ():
+        write_atomically(workdir / name, content)
+        log(f"wrote {workdir / name}")
 
 
 def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) -> Task:

@@ -3,6 +3,10 @@
 import signal
 from typing import Any
 
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
 
 class Signals:
     """Turns SIGTERM and SIGINT into a flag; a second one acts at once."""
@@ -30,3 +34,10 @@ class Signals:
 
     def __exit__(self, *_):
         self.restore()
+
+
+def agreed(number: int | None) -> int:
+    """The largest that any process of the run has: what they all stop by, at the same step."""
+    if jax.process_count() == 1:
+        return number or 0
+    return int(multihost_utils.process_allgather(np.int32(number or 0)).max())

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.base import Params
+from transformer_lab.ops.losses import STATISTICS
+from transformer_lab.tasks.base import Params, learned
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import path_of
@@ -72,10 +73,24 @@ def _open_hf(directory: Path) -> Source:
     return Source(f"{HF}{directory}", None, found.params, assets, model)
 
 
+def within(source: Source, part: str) -> Source:
+    """The source as the part of a larger model that stands at this path, such as a tower; its files
+    are then called PART.NAME."""
+    if not part:
+        return source
+    learnt, statistics = learned(source.params), source.params.get(STATISTICS)
+    return source._replace(
+        params={part: learnt} | ({STATISTICS: {part: statistics}} if statistics else {}),
+        assets={f"{part}.{name}": content for name, content in source.assets.items()},
+        model={part: source.model},
+    )
+
+
 def reopen_base(base: dict[str, Any], place: str = "") -> Source:
     """The source that an adapted run's record names, or the place where it lies now."""
     try:
-        return open_source(place or base["place"], base["step"])
+        found = open_source(place or base["place"], base["step"])
+        return within(found, base.get("into", ""))
     except LabError as error:
         raise LabError(
             f"the base of this adapted run cannot be read, say where it lies with --init_from "
@@ -84,12 +99,12 @@ def reopen_base(base: dict[str, Any], place: str = "") -> Source:
 
 
 def take(
-    trainer: Trainer, state: TrainState, source: Source, pattern: str
+    trainer: Trainer, state: TrainState, source: Source, pattern: str, into: str = ""
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """The state with the leaves whose path matches and whose shape fits; lists what became of each.
 
-    Of an adapted run the record of its base as well. Raises: LabError if a leaf that such a run
-    freezes is not among them.
+    Of an adapted run the record of its base as well, which is `within` the part `into`. Raises:
+    LabError if a leaf that such a run freezes is not among them.
     """
     params, lists = merge_params(trainer.whole(state), source.params, pattern)
     step = "" if source.step is None else f" step {source.step}"
@@ -101,7 +116,7 @@ def take(
     if not trainer.adapted:
         return state, None
     _refuse_new(trainer, lists["new"], leaves(source.params))
-    record = {"place": source.place, "step": source.step, "pattern": pattern}
+    record = {"place": source.place, "step": source.step, "pattern": pattern, "into": into}
     return state, record | {"sha256": fingerprint(source.params, lists["loaded"])}
 
 

@@ -112,6 +112,12 @@ def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
     """The same of a loss over all rows: no more than one micro-batch's activations are kept."""
     micro = split_rows(batch, parts, mesh), jax.random.split(key, parts)
     vectors = jax.lax.map(lambda xs: loss.embed(params, *xs), micro)
+    running = {name: vectors.pop(name) for name in {STATISTICS} & vectors.keys()}
+    running = jax.tree.map(lambda x: x.sum(axis=0), running)
+
+    def embed(params, *xs):
+        found = loss.embed(params, *xs)
+        return {name: found[name] for name in vectors}
 
     def total(params, vectors):
         whole = jax.tree.map(join_rows, vectors)
@@ -122,10 +128,10 @@ def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
 
     def body(gradient, xs):
         part, own = xs
-        _, back = jax.vjp(lambda params: loss.embed(params, *part), params)
+        _, back = jax.vjp(lambda params: embed(params, *part), params)
         return jax.tree.map(jnp.add, gradient, back(own)[0]), None
 
-    return pairs, jax.lax.scan(body, gradient, (micro, inner))[0]
+    return pairs | running, jax.lax.scan(body, gradient, (micro, inner))[0]
 
 
 def make_train_step(

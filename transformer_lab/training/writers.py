@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -17,18 +19,23 @@ from transformer_lab.training.checkpoint import write_atomically
 
 
 def log(message: str) -> None:
-    """A line for the person who watches; standard output is for results."""
-    print(message, file=sys.stderr, flush=True)
+    """A line for the person who watches, from a run's first process; standard output is for
+    results."""
+    if jax.process_index() == 0:
+        print(message, file=sys.stderr, flush=True)
 
 
 class MetricWriter:
-    """One object a line with `step` and named values; all digits of each number."""
+    """One object a line with `step` and named values; all digits of each number. Of the processes
+    of a run the first one writes."""
 
     def __init__(self, workdir: Path, start_step: int, tensorboard: bool):
-        self.path = workdir / "metrics.jsonl"
-        _drop_lines_after(self.path, start_step)
-        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
-        self._board = _tensorboard(workdir, start_step) if tensorboard else None
+        self.path, first = workdir / "metrics.jsonl", jax.process_index() == 0
+        if first:
+            _drop_lines_after(self.path, start_step)
+        path = self.path if first else os.devnull
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+        self._board = _tensorboard(workdir, start_step) if tensorboard and first else None
 
     def write(self, step: int, values: dict[str, float | str]) -> None:
         """Appends a line; NaN and infinity become strings, so that every line is JSON."""
