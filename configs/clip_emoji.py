@@ -3,7 +3,8 @@
     python -m transformer_lab.train --config=configs/clip_emoji.py --workdir=runs/clip
 
 382 concepts are held out, and so are all drawings of another artist. `:sigmoid` is SigLIP's loss;
-`:lit` trains the text tower alone, on the image tower of --init_from=RUN.
+`:lit` trains the text tower alone, on the image tower of --init_from=RUN, and `:lit_vit` on the ViT
+of a classifier of colour images: --init_from=RUN --init_into=image.
 
 2026-11-28, 2 cores (AMD EPYC, AVX-512) busy with other work, 1,000 steps instead of 3,200 and
 data.validation_share=0.1 (1,338 concepts trained on), about 18 minutes: of 382 held-out concepts
@@ -14,11 +15,11 @@ artist's drawings 0.247 top-1. The full run was not made yet.
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import default_config
 
-KINDS = ("softmax", "sigmoid", "lit")
+KINDS = ("softmax", "sigmoid", "lit", "lit_vit")
 
 
 def get_config(arg: str = "softmax"):
-    """`arg` is softmax, sigmoid or lit."""
+    """`arg` is softmax, sigmoid, lit or lit_vit."""
     if arg not in KINDS:
         raise LabError(f'configs/clip_emoji.py:"{arg}" is unknown{nearest(arg, KINDS)}')
     config = default_config(model="two_towers", task="contrastive")
@@ -53,8 +54,12 @@ def get_config(arg: str = "softmax"):
     if arg == "sigmoid":
         config.task.loss = "sigmoid"
         config.model.update(bias=-10.0, scale=2.302585)
-    if arg == "lit":
+    if arg.startswith("lit"):
         config.adapt.update(method="head", train=r"^(text|scale)")
+        config.model.image.dropout = 0.0
+    if arg == "lit_vit":
+        config.model_from_init = True
+        config.model.projection = None
     config.optimizer.update(
         name="muon",
         learning_rate=4e-3,

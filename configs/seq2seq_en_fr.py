@@ -3,7 +3,8 @@
 python -m transformer_lab.train --config=configs/seq2seq_en_fr.py:additive --workdir=runs/additive
 
 The data is that of configs/translate_en_fr.py. `:KIND` is none (the last state alone), additive
-(Bahdanau 2015), general or dot (Luong 2015, with input feeding), scaled_dot, or transformer. The
+(Bahdanau 2015), general or dot (Luong 2015, with input feeding), scaled_dot, or transformer; prefix
+and causal are one stack that reads source and target as one row (Raffel 2020, section 3.2.1). The
 last line states BLEU by the number of a source's words. One alignment as a picture:
 
     python -m transformer_lab.attend --workdir=runs/additive --text="Delete the selected file?" \
@@ -18,15 +19,17 @@ from transformer_lab.training.config import default_config
 
 # Widths of about as many parameters as the transformer's 2.8 million, with 4,000 pieces.
 WIDTHS = {"none": 296, "additive": 264, "general": 268, "dot": 272, "scaled_dot": 260}
+MODELS = {
+    "transformer": "encoder_decoder", "prefix": "decoder_seq2seq", "causal": "decoder_seq2seq"
+}  # fmt: skip
 
 
 def get_config(arg: str = "additive"):
     """`arg` is the kind of attention, or transformer."""
-    kinds = (*WIDTHS, "transformer")
+    kinds = (*WIDTHS, *MODELS)
     if arg not in kinds:
         raise LabError(f'configs/seq2seq_en_fr.py:"{arg}" is unknown{nearest(arg, kinds)}')
-    model = "encoder_decoder" if arg == "transformer" else "recurrent_seq2seq"
-    config = default_config(model=model, task="translation")
+    config = default_config(model=MODELS.get(arg, "recurrent_seq2seq"), task="translation")
     config.steps = 1050
     config.log_every = 50
     config.eval_every = 350
@@ -40,6 +43,11 @@ def get_config(arg: str = "additive"):
     if arg == "transformer":
         config.model.update(
             layers=2, width=192, heads=4, head_dim=48, feed_forward_width=768, norm_place="pre"
+        )
+        return config
+    if arg in MODELS:
+        config.model.update(
+            layers=5, width=192, heads=4, head_dim=48, feed_forward_width=704, mask=arg
         )
         return config
     config.model.update(

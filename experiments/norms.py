@@ -1,14 +1,17 @@
-"""Where should the norm stand, which one, and who needs a warm-up?
+"""Where should the norm stand, which one, who needs a warm-up, and who the residual?
 
 python -m transformer_lab.sweep --experiment=experiments/norms.py --workdir=runs/norms
 
 A deep and narrow GPT on the Brown corpus, by Adam. Xiong 2020 (figure 3): with the norm last,
 training fails without a warm-up, with the norm first it needs none. Wang 2022 (DeepNorm): last, and
-stable. Zhu 2025 (table 4): a tanh does as well as a norm. A run that diverges is a failed one.
+stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks without
+residuals hardly train. A run that diverges is a failed one.
+
+Scale cpu: 28 runs, planned for 50 minutes on 2 cores. Not yet run.
 """
 
 from transformer_lab.sweeps.experiment import Experiment
-from transformer_lab.sweeps.variations import Variation, grid, seeds
+from transformer_lab.sweeps.variations import Variation, chain, grid, seeds
 
 NORMS = [
     Variation("post", {"model.norm_place": "post"}),
@@ -17,6 +20,10 @@ NORMS = [
         Variation(f"pre_{norm}", {"model.norm_place": "pre", "model.norm": norm})
         for norm in ("layer_norm", "rms_norm", "dyt", "none")
     ),
+]
+BARE = [  # without residuals
+    Variation("post_bare", {"model.norm_place": "post", "model.residual": False}),
+    Variation("pre_layer_norm_bare", {"model.norm_place": "pre", "model.residual": False}),
 ]
 WARMUP = [
     Variation("", {"optimizer.warmup_steps": 100}),
@@ -32,7 +39,7 @@ def get_experiment(scale: str) -> Experiment:
         sizes["model.feed_forward_width"] = 3072
     return Experiment(
         config="configs/gpt_positions.py:rope",
-        variations=seeds(grid(NORMS, WARMUP), 2),
+        variations=seeds(chain(grid(NORMS, WARMUP), grid(BARE, WARMUP[:1])), 2),
         metric="bits_per_byte",
         columns=("perplexity",),
         changes=sizes

@@ -2,7 +2,7 @@
 
 Ends with one JSON line on standard output; its "loss" is in nats a token, without label smoothing.
 `--config.decode.beam_size=4` and any other key may be changed; `--average=5` takes the mean of the
-last five checkpoints.
+last five checkpoints. Pictures that belong to the scores are written into the directory.
 """
 
 import json
@@ -29,6 +29,7 @@ def main(_: list[str]) -> None:
         cli.get_config(), cli.get_workdir(), args.average, args.init_from
     )
     values, scores = final_scores(trainer, params, args.split)
+    runs.write_files(scores, cli.get_workdir())
     print(json.dumps({**values, **scores.notes}))
 
 

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
 
 def read_whole(task, files: list[Path], kept: list[Path]) -> UInt8[np.ndarray, "n h w c"]:
     """The images that can be read, whose files are added to `kept`."""
-    found = [np.zeros((0, *task.size, task.model_config.image.channels), np.uint8)]
+    found = [np.zeros((0, *task.size, task.model_config.tower.channels), np.uint8)]
     for file in files:
         try:
             found.append(task.read_images([file]))

@@ -43,7 +43,10 @@ def main(_: list[str]) -> int:
     runner.write_plan(make_workdir(workdir), found, runs, told)
     if args.launcher and args.index is None:
         return _submit(chosen, workdir)
-    failed = runner.sweep(chosen, workdir, args.parallel)
+    if found.measure:
+        failed = runner.measure(chosen, workdir, found.measure)
+    else:
+        failed = runner.sweep(chosen, workdir, args.parallel)
     if args.index is None:
         from transformer_lab.sweeps.report import write_report  # matplotlib takes a second to load
 
@@ -68,7 +71,8 @@ def _chosen(runs: list[experiment.Run]) -> list[experiment.Run]:
 def _show(runs: list[experiment.Run], workdir: Path) -> None:
     for i, run in enumerate(runs):
         print(f"{i}  {run.name}  {state_of(workdir / run.name)}")
-        print(f"   {shlex.join(runner.command(run, workdir / run.name))}")
+        command = shlex.join(runner.command(run, workdir / run.name))
+        print(f"   {command if run.arguments else run.settings}")
 
 
 def _submit(runs: list[experiment.Run], workdir: Path) -> int:

@@ -13,11 +13,13 @@ flags.DEFINE_string(
     "init_from", "", "A run whose weights start this new one, or hf:DIR; an adapted run's base."
 )
 flags.DEFINE_string("init_pattern", ".*", "Regular expression on the paths of those weights.")
+flags.DEFINE_string("init_into", "", "The part of the model they are for, such as image.")
 
 
 def main(_: list[str]) -> None:
     config, workdir = cli.get_config(), cli.get_workdir()
-    runs.run(config, workdir, flags.FLAGS.init_from, flags.FLAGS.init_pattern)
+    args = flags.FLAGS
+    runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into)
 
 
 if __name__ == "__main__":

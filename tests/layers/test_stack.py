@@ -169,6 +169,19 @@ def test_dropped_paths_grow_from_none_in_the_first_layer_to_the_rate_in_the_last
     assert abs(kept[0].mean() - 0.5) < 0.1 and abs(kept[1].mean() - 0.75) < 0.1
 
 
+@pytest.mark.parametrize("switches", [{}, {"block": "parallel"}, {"norm_place": "post"}])
+def test_without_residuals_nothing_passes_sublayers_that_give_nothing(switches):
+    x = jax.random.normal(jax.random.key(1), (2, 3, 12))
+    sizes = SMALL | {"norm": "none", "norm_place": "pre"} | switches
+    for residual in (True, False):
+        stack = Stack(StackConfig(**sizes, residual=residual), 2)
+        params = stack.init(jax.random.key(0), x)
+        for layer in params["params"].values():
+            for part in (layer["attention"]["out"], layer["feed_forward"]["down"]):
+                part["kernel"] *= 0
+        np.testing.assert_array_equal(stack.apply(params, x), x * residual)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from transformer_lab.errors import LabError
+from transformer_lab.layers.pooling import MeanQueryPool
 from transformer_lab.models import parameter_shapes
 from transformer_lab.models.cnn import CNNConfig, build, example_inputs
+from transformer_lab.models.two_towers import TwoTowersConfig
 from transformer_lab.tasks.base import count_parameters
 
 TINY = CNNConfig(
@@ -61,9 +63,61 @@ def test_padding_rows_enter_no_statistic():
     jax.tree.map(compare, found["batch_stats"], alone["batch_stats"])
 
 
+CLIP = replace(
+    TINY, block="bottleneck", stages=(1, 1), stem="deep", antialias=True, pooling="attention",
+    image_size=(16, 24), width=4, head="none", pool_heads=4, pool_width=6,
+)  # fmt: skip
+
+
+def convolved(params, name, x, step=1):
+    """A convolution and a norm whose running mean is 0 and variance 1, by hand."""
+    kernel = params[name]["conv"]["kernel"]
+    pad = kernel.shape[0] // 2
+    x = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], axis=(1, 2))
+    out = np.einsum("bijcyx,yxcd->bijd", windows[:, ::step, ::step], kernel)
+    norm = params[name]["norm"]
+    return out / np.sqrt(1 + 1e-5) * norm["scale"] + norm["bias"]
+
+
+def halved(x):
+    b, h, w, c = x.shape
+    return x.reshape(b, h // 2, 2, w // 2, 2, c).mean(axis=(2, 4))
+
+
+def test_clips_net_averages_where_others_step():
+    """Radford 2021, section 2.4: three convolutions first, and 2 x 2 averages before each step."""
+    model, relu = build(CLIP), lambda x: np.maximum(x, 0)
+    params = jax.jit(model.init)(jax.random.key(0), *example_inputs())["params"]
+    images = np.asarray(jax.random.normal(jax.random.key(1), (2, 16, 24, 1)))
+    x = relu(convolved(params, "stem_0", images, 2))
+    x = halved(relu(convolved(params, "stem_2", relu(convolved(params, "stem_1", x)))))
+    for layer, average in (("layer_0", lambda x: x), ("layer_1", halved)):
+        block = params[layer]
+        h = relu(convolved(block, "part_1", relu(convolved(block, "part_0", x))))
+        h = convolved(block, "part_2", average(h))
+        x = relu(h + convolved(block, "shortcut", average(x)))
+    assert x.shape == (2, 2, 3, 32)
+    states = jnp.asarray(x.reshape(2, 6, 32))
+    pool = MeanQueryPool(CLIP.pool).apply({"params": params["pool"]}, states)
+    found = model.apply({"params": params}, jnp.asarray(images))["features"]
+    assert found.shape == (2, 6) and params["pool"]["positions"].shape == (7, 32)
+    np.testing.assert_allclose(found, pool, rtol=1e-4, atol=1e-4)
+
+
+def test_clips_rn50_has_the_tower_of_the_released_weights():
+    """Blocks as ResNet-50's; a stem of 3, 32, 32, 64 channels; positions, four dense layers."""
+    blocks = 25_557_032 - (2048 * 1000 + 1000) - (7 * 7 * 3 * 64 + 2 * 64)
+    stem = 9 * (3 * 32 + 32 * 32 + 32 * 64) + 2 * (32 + 32 + 64)
+    pool = (7 * 7 + 1) * 2048 + 3 * (2048 * 2048 + 2048) + 2048 * 1024 + 1024
+    shapes = parameter_shapes("cnn", TwoTowersConfig().cnn)
+    assert count_parameters(shapes) == blocks + stem + pool == 38_316_896
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"pooling": "attention", "pool_heads": 3}, "pool_heads = 3 does not divide .* 8 channels"),
         ({"net": "resnt"}, 'did you mean "resnet"'),
         ({"net": "lenet", "image_size": (8, 28)}, "12 or more"),
         ({"stages": ()}, "at least 1"),

@@ -92,6 +92,16 @@ def test_a_token_changes_no_logit_before_it_and_all_after_it(kind):
     np.testing.assert_array_equal(moved(full), reach(model.config, 6))
 
 
+def test_without_its_causal_mask_a_pass_sees_what_comes_and_a_cached_step_cannot():
+    model = build(replace(CONFIG, positions="rope", causal=False))
+    params = draw(model)
+    full = model.apply(params, TOKENS)
+    assert moved(full).all()
+    steps, _ = cached(model, params, [1] * 6)
+    np.testing.assert_array_equal(moved(steps), reach(model.config, 6))
+    assert np.abs(steps - full)[:, :-1].max() > 0.1
+
+
 def test_no_logit_has_a_gradient_to_a_later_token():
     model, params, _ = make("rope")
 

@@ -64,6 +64,13 @@ def test_a_token_changes_no_logit_before_it_and_both_sides_of_an_encoder(positio
     assert (norms(jnp.zeros((6, 16)), encode) > 0).all()
 
 
+def test_without_its_causal_mask_a_logit_depends_on_what_comes():
+    model, params = make(causal=False)
+    other = TARGET.at[:, -1].add(1)
+    logits = (model.apply(params, SOURCE, MASK, target) for target in (TARGET, other))
+    assert (jnp.abs(jnp.subtract(*logits)).max(axis=-1) > 1e-6).all()
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("chunks", [(1, 1, 1, 1, 1), (2, 2, 1), (5,)])
 def test_cached_decoding_equals_the_full_forward_in_any_chunks(positions, chunks):

@@ -114,10 +114,16 @@ def test_keys_of_a_tower_are_resolved_and_wrong_ones_named():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"text_pool": "end"}, "text_pool"), ({"largest_scale": -1.0}, "largest_scale")],
+    [
+        ({"text_pool": "end"}, "text_pool"),
+        ({"image_kind": "cn"}, 'did you mean "cnn"'),
+        ({"largest_scale": -1.0}, "largest_scale"),
+    ],
 )
 def test_impossible_towers_are_refused(change, words):
     with pytest.raises(LabError, match=words):
         replace(TINY, **change)
     with pytest.raises(LabError, match="image.head"):
         replace(TINY, image=replace(TINY.image, head="classes"))
+    with pytest.raises(LabError, match="cnn.head"):
+        replace(TINY, image_kind="cnn", cnn=replace(TINY.cnn, head="classes"))

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from transformer_lab.sweeps.experiment import Experiment, runs_of
 from transformer_lab.sweeps.report import write_report
+from transformer_lab.sweeps.runner import measure, write_plan
 from transformer_lab.sweeps.states import lock, progress, state_of
+from transformer_lab.sweeps.variations import seeds, vary
 
 ROOT = Path(__file__).parents[2]
 FILE = '''"""Small reversals."""
@@ -125,6 +128,26 @@ def test_results_are_those_of_the_runs_own_metrics(whole):
     assert found["parameters"] == found["trainable_parameters"]
     assert found["optimizer_bytes"] >= 2 * 4 * found["parameters"]  # Adam's two moments
     assert found["saved_bytes"] > 0 and found["steps_per_second"] > 0
+
+
+def test_a_measurement_takes_the_place_of_training_and_has_the_same_states(tmp_path):
+    calls = []
+
+    def square(settings):
+        calls.append(settings)
+        return {"square": settings["side"] ** 2}
+
+    variations = seeds(vary("side", {"three": 3, "none": "x"}), 1)
+    experiment = Experiment("", variations, metric="square", changes={"u": 1}, measure=square)
+    runs = runs_of(experiment)
+    told = {"experiment": "gone.py", "scale": "cpu", "init_from": ""}
+    write_plan(tmp_path, experiment, runs, told)
+    assert measure(runs, tmp_path, square) == ["none,seed=0"]
+    assert measure(runs, tmp_path, square) == ["none,seed=0"]
+    assert calls == [{"u": 1, "side": s, "seed": 0} for s in (3, "x", "x")]
+    text = write_report(tmp_path)
+    assert "| three | 1 | 9 |\n" in text and "failed: none,seed=0: unsupported" in text
+    assert "| validation" not in text and not (tmp_path / "curves.png").exists()
 
 
 def test_a_finished_run_is_skipped_and_a_changed_one_refused(whole, tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from tests.tasks.test_image_classification import config_of as images_config
 from tests.tiny import make_trainer
 from tests.tiny_emoji import towers_config, write_emoji
 from transformer_lab.errors import LabError
@@ -92,6 +93,36 @@ def test_devices_blocks_and_micro_batches_together_change_nothing(folder):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 2e-6), found[1], whole[1])
 
 
+RN = {
+    "model__image_kind": "cnn", "model__cnn__image_size": (8, 8), "model__cnn__stages": (1,),
+    "model__cnn__stem": "small", "model__cnn__width": 4, "model__cnn__pool_heads": 2,
+    "model__cnn__pool_width": 6,
+}  # fmt: skip
+
+
+def test_a_residual_image_tower_trains_with_its_running_statistics(folder):
+    """They are those of the real rows: the mean over micro-batches, as the gradient is."""
+    whole = step_of(folder, optimizer__name="sgd", **RN)
+    start = make_trainer(towers_config(folder, **RN), 1).init().params["batch_stats"]
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), start, whole[1]["batch_stats"])
+    assert all(jax.tree.leaves(moved)) and "stem" in moved["image"]
+    trainer = make_trainer(towers_config(folder, **RN), 1)
+    batch, params = first_batch(trainer.task), jax.device_get(trainer.init().params)
+    real = batch["tokens_mask"][:, 0]
+    pixels = trainer.task.pixels(jnp.asarray(batch["image"][real]))
+    kernel = params["image"]["stem"]["conv"]["kernel"]
+    out = jax.lax.conv_general_dilated(
+        pixels, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    momentum = trainer.task.model_config.cnn.momentum
+    want = (1 - momentum) * out.mean(axis=(0, 1, 2))
+    found = whole[1]["batch_stats"]["image"]["stem"]["norm"]["mean"]
+    np.testing.assert_allclose(found, want, atol=1e-5)
+    parts = step_of(folder, optimizer__name="sgd", micro_batches=4, **RN)
+    found = parts[1]["batch_stats"]["image"]["stem"]["norm"]["mean"]
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 def test_case_49_texts_keep_their_end_when_cut_or_empty(trainer):
     task = trainer.task
     long, empty = "red ball " * 20, ""
@@ -153,6 +184,32 @@ def test_a_frozen_image_tower_stays_as_it_was(folder, trained, tmp_path):
     for path in before:
         same = np.array_equal(before[path], after[path])
         assert same == path.startswith("image"), path
+
+
+def test_lit_takes_the_image_tower_of_a_classifier_and_leaves_it_as_it_was(folder, tmp_path):
+    """Zhai 2022: with its sizes and its normalisation; nothing of it has optimizer state."""
+    vit = images_config(steps=2, data__channels=3, mesh__data=-1, model__layers=2)
+    runs.run(vit, tmp_path / "vit")
+    lit = {"adapt__method": "head", "adapt__train": r"^(text|scale)", "model_from_init": True}
+    config = towers_config(folder, mesh__data=-1, **lit)
+    config.model.projection = None
+    for _ in range(2):  # the second one resumes a finished run
+        runs.run(config, tmp_path / "lit", str(tmp_path / "vit"), init_into="image")
+    opened = lambda d: runs.open_run(runs.ConfigDict(runs.stored_config(d)), d)  # noqa: E731
+    first, base = opened(tmp_path / "vit")
+    trainer, params = opened(tmp_path / "lit")
+    tower, base = (flatten_dict(jax.device_get(x), sep="/") for x in (params["image"], base))
+    assert base.keys() - tower.keys() == {"classifier/kernel", "classifier/bias"}
+    for path, leaf in tower.items():
+        np.testing.assert_array_equal(leaf, base[path], err_msg=path)
+    assert trainer.task.model_config.image.layers == 2 and params["text_projection"][
+        "kernel"
+    ].shape == (16, 32)
+    assert trainer.task.config.mean == tuple(first.task.normalise.mean) != (0.5,) * 3
+    state = trainer.abstract_state
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(state.opt_state)]
+    assert any("text" in path for path in paths) and not any("image" in path for path in paths)
+    assert set(state.frozen) == {"image"}
 
 
 def test_a_stopped_run_continues_bit_for_bit(folder, trained, tmp_path):

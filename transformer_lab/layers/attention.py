@@ -52,8 +52,9 @@ class Attention(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         places: Places | None = None,
         bias: Float[Array, "#b #n #t s"] | None = None,
-    ) -> Float[Array, "b t d"]:
-        """Attends from x to the given keys and values, else to x itself."""
+    ) -> Float[Array, "b t o"]:
+        """Attends from x to the given keys and values, else to x itself; o is the config's width,
+        which may differ from the width of x."""
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
         return self._mix(self._queries(x, places), key_value, mask, dropout_key, places, bias)

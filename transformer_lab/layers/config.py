@@ -41,6 +41,7 @@ class StackConfig:
     # post: Vaswani 2017; pre: Xiong 2020; deep: post with scaled residuals (Wang 2022)
     norm_place: str = "post"
     final_norm: bool = True  # after the last block, where the norm stands first
+    residual: bool = True  # False: what a sub-layer reads is not added to what it gives
     norm_epsilon: float = 1e-6
     norm_bias: bool = True
     dyt_alpha: float = 0.5  # at the start

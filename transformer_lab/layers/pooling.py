@@ -30,3 +30,20 @@ class AttentionPool(nn.Module):
         key_value = self.attention.keys_and_values(states)
         x = self.attention(probe.astype(states.dtype), key_value)
         return (x + self.feed_forward(self.norm(x)))[:, 0]
+
+
+class MeanQueryPool(nn.Module):
+    """The mean attends to itself and all states, each with its position (Radford 2021, 2.4).
+
+    The states may be of another width than the config's, which is the output's.
+    """
+
+    config: StackConfig
+
+    @nn.compact
+    def __call__(self, states: Float[Array, "b t c"]) -> Float[Array, "b d"]:
+        x = jnp.concatenate([states.mean(axis=1, keepdims=True), states], axis=1)
+        init = nn.initializers.normal(x.shape[2] ** -0.5)
+        x = x + self.param("positions", init, x.shape[1:]).astype(x.dtype)
+        attention = Attention(replace(self.config, positions="none", window=0), name="attention")
+        return attention(x[:, :1], attention.keys_and_values(x))[:, 0]

@@ -115,7 +115,7 @@ class Block(nn.Module):
         if cfg.block != "serial":
             h = self.attention_norm(x)
             g = h if cfg.block == "parallel" else self.feed_forward_norm(x)
-            x = x + self_attention(h) + feed_forward(g)
+            x = (x if cfg.residual else 0.0) + self_attention(h) + feed_forward(g)
         else:
             x = self._residual(x, self_attention, self.attention_norm)
         if cross_attention is not None:
@@ -127,9 +127,10 @@ class Block(nn.Module):
 
     def _residual(self, x, sublayer, norm_layer):
         cfg = self.config
+        kept = x if cfg.residual else 0.0
         if cfg.norm_place == "pre":
-            return x + sublayer(norm_layer(x))
-        scaled = x * cfg.residual_scale if cfg.norm_place == "deep" else x
+            return kept + sublayer(norm_layer(x))
+        scaled = kept * cfg.residual_scale if cfg.norm_place == "deep" else kept
         return norm_layer(scaled + sublayer(x))
 
 

@@ -13,6 +13,7 @@ from transformer_lab.errors import LabError, nearest
 MODELS = {
     "cnn": "transformer_lab.models.cnn",
     "decoder": "transformer_lab.models.decoder",
+    "decoder_seq2seq": "transformer_lab.models.decoder_seq2seq",
     "encoder": "transformer_lab.models.encoder",
     "encoder_decoder": "transformer_lab.models.encoder_decoder",
     "two_towers": "transformer_lab.models.two_towers",

@@ -1,4 +1,4 @@
-"""Convolutional baselines: LeNet (LeCun 1998) and residual nets (He 2016)."""
+"""Convolutional nets: LeNet (LeCun 1998), residual nets (He 2016) and CLIP's (Radford 2021)."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.pooling import MeanQueryPool
 from transformer_lab.layers.statistics import WithStatistics
 
 CHOICES = {
     "net": ("lenet", "resnet"),
     "block": ("basic", "bottleneck"),
-    "stem": ("large", "small"),
+    "stem": ("large", "small", "deep"),
+    "pooling": ("mean", "attention"),
     "head": ("none", "classes"),
     "dtype": ("float32", "bfloat16"),
 }
@@ -28,7 +31,13 @@ class CNNConfig:
     block: str = "basic"
     stages: tuple[int, ...] = (2, 2, 2, 2)  # blocks; each stage halves the image but the first
     width: int = 64  # channels of the first stage; each doubles them
-    stem: str = "large"  # 7x7 in steps of 2, then pooling; small: 3x3 (He 2016, section 4.2)
+    # 7x7 in steps of 2, then pooling; small: 3x3 (He 2016, section 4.2); deep: 3x3 in a step of 2,
+    # 3x3, 3x3 and average pooling (Radford 2021, section 2.4, after He 2019)
+    stem: str = "large"
+    antialias: bool = False  # in the place of a step, an average of 2x2 (Zhang 2019)
+    pooling: str = "mean"  # attention: of the mean to all places (Radford 2021, section 2.4)
+    pool_heads: int = 32  # of attention, all as wide as its input
+    pool_width: int = 1024  # of the features that attention gives
     momentum: float = 0.9  # of BatchNorm's running statistics
     norm_epsilon: float = 1e-5
     image_size: tuple[int, int] = (224, 224)  # height, width
@@ -43,15 +52,40 @@ class CNNConfig:
             if value not in valid:
                 raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
         sizes = (*self.stages, *self.image_size, self.width, self.channels, self.classes)
+        sizes += (self.pool_heads, self.pool_width)
         if min(sizes) < 1 or not self.stages or len(self.image_size) != 2:
             raise LabError(
-                "model.stages, width, image_size = (height, width), channels and classes must be "
-                "at least 1"
+                "model.stages, width, image_size = (height, width), channels, classes, pool_heads "
+                "and pool_width must be at least 1"
+            )
+        if self.pooling == "attention" and self.last_width % self.pool_heads:
+            raise LabError(
+                f"model.pool_heads = {self.pool_heads} does not divide the last stage's "
+                f"{self.last_width} channels"
             )
         if self.net == "lenet" and min(self.image_size) < 12:
             raise LabError(f'model.image_size = {self.image_size}: net = "lenet" needs 12 or more')
         if not 0 <= self.momentum < 1:
             raise LabError(f"model.momentum = {self.momentum} is not in [0, 1)")
+
+    @property
+    def last_width(self) -> int:
+        """Channels of the last stage."""
+        return self.width * 2 ** (len(self.stages) - 1) * EXPANSION[self.block]
+
+    @property
+    def features(self) -> int:
+        """Width of the features."""
+        if self.net == "lenet":
+            return 84
+        return self.pool_width if self.pooling == "attention" else self.last_width
+
+    @property
+    def pool(self) -> StackConfig:
+        """The attention that pools."""
+        head_dim = self.last_width // self.pool_heads
+        return StackConfig(width=self.pool_width, heads=self.pool_heads, head_dim=head_dim,
+                           dtype=self.dtype)  # fmt: skip
 
 
 class ConvNorm(nn.Module):
@@ -92,7 +126,8 @@ class ConvNorm(nn.Module):
 class Residual(nn.Module):
     """relu(x + f(x)), f two convolutions, or three with the middle one narrow (He 2016, figure 5).
 
-    The step is the 3x3's; where the shape changes, x takes a 1x1 convolution.
+    The step is the 3x3's; where the shape changes, x takes a 1x1 convolution. An average in the
+    step's place comes after the 3x3, and before the 1x1.
     """
 
     config: CNNConfig
@@ -105,16 +140,27 @@ class Residual(nn.Module):
     ) -> Float[Array, "b i j d"]:
         cfg = self.config
         out = self.width * EXPANSION[cfg.block]
+        step = 1 if cfg.antialias else self.step
+        average = lambda x: mean_pool(x, self.step) if cfg.antialias else x  # noqa: E731
         sizes = {
-            "basic": [(self.width, 3, self.step), (out, 3, 1)],
-            "bottleneck": [(self.width, 1, 1), (self.width, 3, self.step), (out, 1, 1)],
+            "basic": [(self.width, 3, step), (out, 3, 1)],
+            "bottleneck": [(self.width, 1, 1), (self.width, 3, step), (out, 1, 1)],
         }[cfg.block]
         h = x
         for i, size in enumerate(sizes):
-            h = ConvNorm(cfg, *size, name=f"part_{i}")(h if i == 0 else nn.relu(h), training, mask)
+            if i:
+                h = nn.relu(h)
+            if i == len(sizes) - 1:
+                h = average(h)
+            h = ConvNorm(cfg, *size, name=f"part_{i}")(h, training, mask)
         if x.shape[-1] != out or self.step != 1:
-            x = ConvNorm(cfg, out, 1, self.step, name="shortcut")(x, training, mask)
+            x = ConvNorm(cfg, out, 1, step, name="shortcut")(average(x), training, mask)
         return nn.relu(x + h)
+
+
+def mean_pool(x: Float[Array, "b h w c"], step: int) -> Float[Array, "b i j c"]:
+    """The means of squares of `step`; what is left over at the edges is cut off."""
+    return x if step == 1 else nn.avg_pool(x, (step, step), (step, step))
 
 
 class CNN(nn.Module):
@@ -158,15 +204,25 @@ class CNN(nn.Module):
         if rows is not None:
             # A batch of padding alone takes its own statistics, which then weigh nothing.
             mask = (rows | ~rows.any())[:, None, None, None]
-        stem = (7, 2) if cfg.stem == "large" else (3, 1)
-        x = nn.relu(ConvNorm(cfg, cfg.width, *stem, name="stem")(x, training, mask))
+        half = cfg.width // 2
+        stem = {
+            "large": {"stem": (cfg.width, 7, 2)},
+            "small": {"stem": (cfg.width, 3, 1)},
+            "deep": {"stem_0": (half, 3, 2), "stem_1": (half, 3, 1), "stem_2": (cfg.width, 3, 1)},
+        }[cfg.stem]
+        for name, size in stem.items():
+            x = nn.relu(ConvNorm(cfg, *size, name=name)(x, training, mask))
         if cfg.stem == "large":
             x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+        elif cfg.stem == "deep":
+            x = mean_pool(x, 2)
         layers = [(s, i) for s, blocks in enumerate(cfg.stages) for i in range(blocks)]
         for number, (stage, i) in enumerate(layers):
             step = 2 if stage and i == 0 else 1
             block = Residual(cfg, cfg.width * 2**stage, step, name=f"layer_{number}")
             x = block(x, training, mask)
+        if cfg.pooling == "attention":
+            return MeanQueryPool(cfg.pool, name="pool")(x.reshape(len(x), -1, x.shape[-1]))
         return x.mean(axis=(1, 2))
 
 

@@ -35,6 +35,7 @@ class DecoderConfig(StackConfig):
     vocab_size: int | None = None  # None: the tokenizer's
     vocab_multiple: int = 1  # the tables' rows are filled up to a multiple, for sharding
     mask: str = "causal"  # prefix: a prompt's tokens attend to each other both ways
+    causal: bool = True  # False, a mistake to study: all positions at once see what comes next
     embedding_width: int | None = None  # narrower tables, projected (OPT 350M); None: width
     embedding_scale: bool = False  # embeddings times sqrt(width)
     embedding_norm: bool = False  # BLOOM
@@ -81,7 +82,7 @@ class Decoder(nn.Module):
         if cfg.head_bias:
             self.head_bias = self.param("head_bias", nn.initializers.zeros, (cfg.table_rows,))
         self.positions = PositionVectors(cfg)
-        self.decoder = Stack(cfg, cfg.layers, causal=True)
+        self.decoder = Stack(cfg, cfg.layers, causal=cfg.causal)
 
     def __call__(
         self,

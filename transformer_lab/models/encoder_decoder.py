@@ -31,6 +31,7 @@ class EncoderDecoderConfig(StackConfig):
     tie_head: bool = True  # the output head is the target embedding
     head_bias: bool = False
     scale_output: bool = False  # states by width^-1/2 before the head: T5, where that is tied
+    causal: bool = True  # False, a mistake to study: in training the decoder sees what comes next
     decoder_layers: int | None = None
     decoder_heads: int | None = None
     decoder_kv_heads: int | None = None
@@ -79,7 +80,7 @@ class EncoderDecoder(nn.Module):
         if cfg.embedding_norm:
             self.source_norm, self.target_norm = norm(cfg), norm(cfg)
         self.encoder = Stack(cfg, cfg.layers)
-        self.decoder = Stack(cfg.decoder, cfg.decoder.layers, causal=True, cross=True)
+        self.decoder = Stack(cfg.decoder, cfg.decoder.layers, causal=cfg.causal, cross=True)
 
     def __call__(
         self,

@@ -9,13 +9,16 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.basic import dense
+from transformer_lab.layers.statistics import WithStatistics
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.cnn import CNN, CNNConfig
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.models.vision import Vision, VisionConfig
 from transformer_lab.ops.contrastive import START, scale_of
 from transformer_lab.ops.pooling import normalize
 
 POOLS = ("eos", "highest", "last")
+IMAGE_KINDS = ("vision", "cnn")
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,33 @@ class TwoTowersConfig:
     scale: float = START  # the logarithm of the temperature's inverse, at the start
     largest_scale: float = 100.0  # 0: no bound
     bias: float | None = None  # of the logits, at the start; None: they have none
+    image_kind: str = "vision"  # or cnn: the image tower's settings are then `cnn`, not `image`
+    cnn: CNNConfig = CNNConfig(  # CLIP's RN50, which needs projection = None
+        block="bottleneck",
+        stages=(3, 4, 6, 3),
+        stem="deep",
+        antialias=True,
+        pooling="attention",
+        head="none",
+    )
 
     def __post_init__(self):
         if self.text_pool not in POOLS:
             hint = nearest(self.text_pool, POOLS)
             raise LabError(f'model.text_pool = "{self.text_pool}" is unknown{hint}')
-        if self.image.head != "none":
-            raise LabError(f'model.image.head = "{self.image.head}": a tower has none, use "none"')
+        if self.image_kind not in IMAGE_KINDS:
+            hint = nearest(self.image_kind, IMAGE_KINDS)
+            raise LabError(f'model.image_kind = "{self.image_kind}" is unknown{hint}')
+        if self.tower.head != "none":
+            name = "image" if self.image_kind == "vision" else "cnn"
+            raise LabError(f'model.{name}.head = "{self.tower.head}": a tower has none, use "none"')
         if self.largest_scale < 0 or (self.projection or 1) < 1:
             raise LabError("model.largest_scale must not be negative, model.projection at least 1")
+
+    @property
+    def tower(self) -> VisionConfig | CNNConfig:
+        """Settings of the image tower."""
+        return self.image if self.image_kind == "vision" else self.cnn
 
     @property
     def vocab_size(self) -> int | None:
@@ -74,7 +95,8 @@ class TwoTowersConfig:
     @property
     def common_width(self) -> int:
         """Of the vectors."""
-        return self.image.width if self.projection is None else self.projection
+        own = self.image.width if self.image_kind == "vision" else self.cnn.features
+        return own if self.projection is None else self.projection
 
 
 class TwoTowers(nn.Module):
@@ -87,7 +109,8 @@ class TwoTowers(nn.Module):
 
     def setup(self):
         cfg = self.config
-        self.image, self.text = Vision(cfg.image), Decoder(cfg.text)
+        self.image = Vision(cfg.image) if cfg.image_kind == "vision" else CNN(cfg.cnn)
+        self.text = Decoder(cfg.text)
         if cfg.projection is not None:
             self.image_projection = dense(cfg.image, cfg.common_width, False)
         self.text_projection = dense(cfg.text, cfg.common_width, cfg.text_bias)
@@ -101,11 +124,13 @@ class TwoTowers(nn.Module):
         tokens: Int[Array, "m t"],
         dropout_key: Key[Array, ""] | None = None,
         seen: Bool[Array, "m t"] | None = None,
+        rows: Bool[Array, "n"] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`."""
+        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`. Images that are not
+        real `rows` enter no running statistic."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         vectors = {
-            "image": self.encode_images(images, keys[0]),
+            "image": self.encode_images(images, keys[0], rows),
             "text": self.encode_texts(tokens, keys[1], seen),
         }
         return vectors | self.temperature()
@@ -117,10 +142,13 @@ class TwoTowers(nn.Module):
         return {"scale": scale_of(self.scale, cfg.largest_scale), "bias": bias}
 
     def encode_images(
-        self, images: Float[Array, "n h w c"], dropout_key: Key[Array, ""] | None = None
+        self,
+        images: Float[Array, "n h w c"],
+        dropout_key: Key[Array, ""] | None = None,
+        rows: Bool[Array, "n"] | None = None,
     ) -> Float[Array, "n d"]:
         """float32 vectors of length 1."""
-        features = self.image(images, dropout_key=dropout_key)["features"]
+        features = self.image(images, dropout_key=dropout_key, rows=rows)["features"]
         if self.config.projection is not None:
             features = self.image_projection(features)
         return normalize(features.astype(jnp.float32))
@@ -147,10 +175,11 @@ class TwoTowers(nn.Module):
         return normalize(self.text_projection(pooled).astype(jnp.float32))
 
 
-def build(config: TwoTowersConfig) -> TwoTowers:
+def build(config: TwoTowersConfig) -> TwoTowers | WithStatistics:
     """The module; `config.text.vocab_size` must be known by now."""
     need_vocabulary(config.text.vocab_size, "model.text.vocab_size")
-    return TwoTowers(config)
+    towers = TwoTowers(config)
+    return towers if config.image_kind == "vision" else WithStatistics(towers)
 
 
 def example_inputs() -> tuple[Array, ...]:

@@ -193,7 +193,7 @@ def both_ways(
         back = read(Settings(written, model_type), ())
         refuse_lost(config.image, back.image, model_type, {"classes", "max_length"})
         refuse_lost(config.text, back.text, model_type, {"vocab_multiple"})
-        for name in ("projection", "text_bias", "text_pool", "largest_scale", "bias"):
+        for name in ("image_kind", "projection", "text_bias", "text_pool", "largest_scale", "bias"):
             value, needed = getattr(config, name), getattr(back, name)
             starts = name == "bias" and None not in (value, needed)
             if value != needed and not starts:

@@ -25,7 +25,7 @@ class Experiment:
     best `metric` on the validation split.
     """
 
-    config: str  # the base, FILE or FILE:ARG
+    config: str  # the base, FILE or FILE:ARG; "" where `measure` takes the place of training
     variations: list[Variation]
     metric: str = "loss"
     higher_is_better: bool = False
@@ -35,12 +35,14 @@ class Experiment:
     source: str = ""  # of the paper's figures
     needs_init_from: bool = False  # the command must say --init_from
     plot: Callable[[Any], Any] | None = None  # of a `results.Table`, to a matplotlib Figure
+    # From a variation's changes to its scores, in place of training; nothing is best then
+    measure: Callable[[dict[str, Any]], dict[str, float]] | None = None
     doc: str = ""  # the file's docstring
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One command line of `train`, less its --workdir."""
+    """One command line of `train`, less its --workdir; a measurement has settings alone."""
 
     name: str
     row: str
@@ -87,6 +89,10 @@ def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
                 f"({_show(variation)}): name one of them otherwise"
             )
         taken[name.casefold()] = variation
+    if experiment.measure:
+        return [
+            Run(v.name, v.row, (), experiment.changes | v.changes) for v in experiment.variations
+        ]
     return [_run(v.name, v.row, common | v.changes) for v in experiment.variations]
 
 

@@ -49,7 +49,9 @@ def write_report(workdir: Path, other: Path | None = None) -> str:
     if other:
         grids.append(comparison(table, read_table(other)))
         _write(workdir / "compare.csv", _csv(grids[1]))
-    figures = {"curves": plots.curves(table)} | _own_plot(table)
+    trained = any(run.curve("loss")[0] for row in table.rows for run in row.runs)
+    figures = {"curves": plots.curves(table)} if trained else {}
+    figures |= _own_plot(table)
     images = {name: plots.save(figure, workdir / name) for name, figure in figures.items()}
     text = _markdown(table, grids, list(images))
     _write(workdir / "report.md", text)
@@ -61,8 +63,8 @@ def write_report(workdir: Path, other: Path | None = None) -> str:
 def results_grid(table: Table) -> Grid:
     """What a reader sees; columns of which nothing is known are left out."""
     plan = table.plan
-    scores = _scores(table)
-    costs = [key for key in COSTS if any(row.numbers(key) for row in table.rows)]
+    known = lambda keys: [key for key in keys if any(row.numbers(key) for row in table.rows)]  # noqa: E731
+    scores, costs = known(_scores(table)), known(COSTS)
     header = ["", "seeds", *(key.replace("/", " ") for key in scores)]
     header += [f"paper ({plan['source']})"] if plan["paper"] else []
     rows = []

@@ -104,8 +104,11 @@ def _result(name: str, directory: Path) -> Result:
     values = {key: number(value) for key, value in stored.items()}
     if rate := values.get("steps_per_second"):
         values["step_seconds"] = 1 / rate
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return Result(name, directory, state, "", values | _flops(config, values.get("vocab_size")))
+    config = directory / "config.json"
+    if config.exists():  # a measurement has none
+        config = json.loads(config.read_text(encoding="utf-8"))
+        values |= _flops(config, values.get("vocab_size"))
+    return Result(name, directory, state, "", values)
 
 
 def _flops(config: dict[str, Any], vocab_size: int | None) -> dict[str, int]:

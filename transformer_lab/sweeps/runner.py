@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from transformer_lab.sweeps.display import Board
@@ -27,6 +28,8 @@ from transformer_lab.sweeps.states import (
     state_of,
     write_json,
 )
+from transformer_lab.training.results import RESULTS
+from transformer_lab.training.writers import log, plain
 
 SWEEP = "sweep.json"
 TOLD_TO_STOP = {-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT}
@@ -75,6 +78,29 @@ def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
             process.stop()
         board.close()
         signal.signal(signal.SIGTERM, old)
+    return failed
+
+
+def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) -> list[str]:
+    """Writes down what `function` finds for each run's settings, one run after the other, here.
+
+    States, results and what is returned are as of `sweep`.
+    """
+    failed = []
+    for run in runs:
+        directory = workdir / run.name
+        if state_of(directory) == FINISHED or not (held := lock(directory)):
+            continue
+        (directory / FAILURE).unlink(missing_ok=True)
+        write_json(directory / SETTINGS, run.settings)
+        try:
+            found = {f"test/{key}": plain(value) for key, value in function(run.settings).items()}
+            write_json(directory / RESULTS, found)
+        except Exception as error:
+            write_json(directory / FAILURE, {"error": str(error)[:500], "code": 1})
+            failed.append(run.name)
+        held.close()
+        log(f"{run.name} {state_of(directory)}")
     return failed
 
 

@@ -12,6 +12,7 @@ TASKS = {
     "classification": "transformer_lab.tasks.classification",
     "contrastive": "transformer_lab.tasks.contrastive",
     "image_classification": "transformer_lab.tasks.image_classification",
+    "image_modeling": "transformer_lab.tasks.image_modeling",
     "language_modeling": "transformer_lab.tasks.language_modeling",
     "masked_language_modeling": "transformer_lab.tasks.masked_language_modeling",
     "parentheses": "transformer_lab.tasks.parentheses",

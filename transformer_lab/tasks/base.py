@@ -1,7 +1,7 @@
 """What the trainer asks of a task. A task is one file that provides these."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -24,6 +24,7 @@ class Scores:
     values: dict[str, float]
     samples: list[tuple[str, ...]]  # rows of a table that shows the model at work
     notes: dict[str, str]  # what a score needs beside it, such as its signature
+    files: dict[str, bytes] = field(default_factory=dict)  # for the run's directory, such as a PNG
 
 
 @runtime_checkable

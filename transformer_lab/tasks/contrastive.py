@@ -1,6 +1,7 @@
 """Images and their captions drawn together, all others apart: CLIP (Radford 2021), SigLIP (Zhai
 2023), and with a frozen image tower LiT (Zhai 2022)."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from transformer_lab.data.drawings import DrawPlan, plain, varied
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
-from transformer_lab.ops.losses import Pair, masked_sum
+from transformer_lab.ops.losses import STATISTICS, Pair, masked_sum
 from transformer_lab.tasks.base import (
     Batch,
     HostBatch,
@@ -24,10 +25,12 @@ from transformer_lab.tasks.base import (
     Params,
     table_size,
 )
+from transformer_lab.tasks.image_classification import FORM
 from transformer_lab.tasks.language_modeling import RowsConfig
 from transformer_lab.tasks.naming import Naming
 
 LOSSES = ("softmax", "chunked_softmax", "sigmoid")
+TOWER_FORM = f"image.{FORM}"  # from the run of the image tower
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,16 @@ class ContrastiveConfig:
     """The objective's own settings."""
 
     loss: str = "softmax"  # chunked_softmax: the same, in blocks that travel round the devices
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # by channel, of what the model sees, in 0..1
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    # By channel, of what the model sees, in 0..1; (): of the run the image tower is from, else 0.5
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     strength: float = 1.0  # of the random changes to training images; 0: none
     samples: int = 8  # images shown at the end with the names that the model gives them
 
     def __post_init__(self):
         if self.loss not in LOSSES:
             raise LabError(f'task.loss = "{self.loss}" is unknown{nearest(self.loss, LOSSES)}')
-        if min(self.std) <= 0 or self.strength < 0:
+        if min(self.std, default=1) <= 0 or self.strength < 0:
             raise LabError("task.std must be more than 0, task.strength not negative")
 
 
@@ -74,24 +78,37 @@ class Contrastive(Naming):
         self.config, self.sections, self.seed = sections["task"], sections, seed
         self.rows = sections["batch"].rows
         sections["batch"].check(rows_multiple)
-        if assets is None:
-            self.tokenizer = text.train(sections["tokenizer"], self._train_texts(), seed)
+        stored = assets or {}
+        self._form = {name: x for name, x in stored.items() if name == TOWER_FORM}
+        files = {name: x for name, x in stored.items() if not name.startswith("image.")}
+        if files:
+            self.tokenizer = text.load(files)
         else:
-            self.tokenizer = text.load(assets)
+            self.tokenizer = text.train(sections["tokenizer"], self._train_texts(), seed)
+        form = json.loads(self._form.get(TOWER_FORM, b"{}"))
+        if form:  # the tower's form is that of its run
+            part = "image" if model_config.image_kind == "vision" else "cnn"
+            size, channels = tuple(form["size"]), form["channels"]
+            tower = replace(model_config.tower, image_size=size, channels=channels)
+            model_config = replace(model_config, **{part: tower})
         tower = model_config.text
         tower = replace(tower, vocab_size=table_size(tower.vocab_size, self.tokenizer.vocab_size))
         eos = self.tokenizer.eos_id
         self.model_config = replace(model_config, text=tower, eos_id=eos)
         if (self.config.loss == "sigmoid") != (model_config.bias is not None):
             raise LabError('task.loss = "sigmoid" needs model.bias (-10), and others have none')
-        if len({model_config.image.channels, len(self.config.mean), len(self.config.std)}) > 1:
-            raise LabError("task.mean and task.std need a number for each of model.image.channels")
+        if not (self.config.mean or self.config.std):
+            half = (0.5,) * model_config.tower.channels
+            form = {"mean": half, "std": half} | form
+            self.config = replace(self.config, **{k: tuple(form[k]) for k in ("mean", "std")})
+        if len({model_config.tower.channels, len(self.config.mean), len(self.config.std)}) > 1:
+            raise LabError("task.mean and task.std need a number for each of the image's channels")
         self.family = models.family(model_kind)
         self.model = self.family.build(self.model_config)
         # A text that is pooled at its last place ends where the table of positions does.
         whole = model_config.text_pool == "last"
         self.length = tower.max_length if whole else min(sections["batch"].length, tower.max_length)
-        self.size = model_config.image.image_size
+        self.size = model_config.tower.image_size
         self.loss = Joint(self._embed, self._compare)
 
     # Data.
@@ -173,14 +190,16 @@ class Contrastive(Naming):
         return (image.astype(jnp.float32) / 255 - mean) / std
 
     def _embed(self, params: Params, batch: Batch, dropout_key: Any = None) -> dict[str, Array]:
-        out = self.apply(params, self.pixels(batch["image"]), batch["tokens"], dropout_key)
-        return {name: out[name] for name in ("image", "text")}
+        inputs = self.pixels(batch["image"]), batch["tokens"], dropout_key
+        out = self.apply(params, *inputs, None, batch["tokens_mask"][:, 0])
+        return {name: out[name] for name in ("image", "text", STATISTICS) if name in out}
 
     def _compare(self, params: Params, vectors: dict, batch: Batch) -> dict[str, Pair]:
         heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
         blocks = self.config.loss == "chunked_softmax"
         pair = self._pair(vectors, heat, real, chunked_softmax_loss if blocks else softmax_loss)
-        return {"loss": pair, "scale": (heat["scale"], jnp.ones(()))}
+        running = {name: x for name, x in vectors.items() if name == STATISTICS}
+        return {"loss": pair, "scale": (heat["scale"], jnp.ones(())), **running}
 
     def _pair(self, vectors, heat, real, softmax):
         both = vectors["image"], vectors["text"]
@@ -211,7 +230,7 @@ class Contrastive(Naming):
         return {"examples": int(mask[:, 0].sum()), "tokens": int(mask.sum())}
 
     def assets(self) -> dict[str, bytes]:
-        return self.tokenizer.to_files()
+        return self.tokenizer.to_files() | self._form
 
     def report(self) -> list[str]:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())

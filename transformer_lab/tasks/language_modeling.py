@@ -255,9 +255,12 @@ class LanguageModeling:
         return nats
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of the finished model: samples, and bits per byte at other lengths."""
-        texts = getattr(self.documents, split)[: self.config.samples] if final else []
-        values = {}
+        """Of the finished model: samples, bits per byte at other lengths, and the tokenizer's
+        `tokens_per_word` and `unknown_rate`."""
+        every = getattr(self.documents, split) if final else []
+        texts, values = every[: self.config.samples], {}
+        if any(map(str.split, every)):
+            values |= text.statistics(self.tokenizer, every)
         for length in self.config.other_lengths if final else ():
             ids, sizes = self.encode_split(split)
             batches = self._windows(ids, sizes, self.start_id, length)

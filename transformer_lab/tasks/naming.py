@@ -78,7 +78,7 @@ class Naming:
 
     def read_images(self, paths: Sequence[str | Path]) -> UInt8[np.ndarray, "n h w c"]:
         """Image files of any kind in the model's size."""
-        channels = self.model_config.image.channels
+        channels = self.model_config.tower.channels
         return np.stack([read_image(path, channels, tuple(self.size)) for path in paths])
 
     def probabilities(

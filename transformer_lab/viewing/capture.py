@@ -145,6 +145,8 @@ def read_vision(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
 
 def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     """An image, a text, or both."""
+    if inputs.image is not None and task.model_config.image_kind == "cnn":
+        raise LabError("no attention over patches to see of a residual net: give --text=TEXT")
     maps = {}
     run = lambda method, x: captured(  # noqa: E731
         lambda params, **more: task.model.apply({"params": params}, x, method=method, **more),

@@ -28,5 +28,11 @@ CLIP = {
     "clip_b32": _preset(_B, _B_TEXT, 224, 32, 151_277_313),
     "clip_b16": _preset(_B, _B_TEXT, 224, 16, 149_620_737),
     "clip_l14": _preset(_L, _L_TEXT, 224, 14, 427_616_513),
+    "clip_rn50": Preset(
+        "two_towers",
+        replace(_preset(_B, _B_TEXT, 224, 32, 0).config, image_kind="cnn", projection=None),
+        102_007_137,
+        _SOURCE,
+    ),
     "clip_l14_336": _preset(_L, _L_TEXT, 336, 14, 427_944_193),
 }

@@ -1,0 +1,103 @@
+"""How do time and memory of a layer grow with the length that it reads?
+
+python -m transformer_lab.sweep --experiment=experiments/complexity_table1.py --workdir=runs/table1
+
+Vaswani 2017, table 1, measured and not trained: one pass forward and backward over a single
+sequence, the best of three, and the bytes that the compiled program takes beside its arguments.
+`*_exponent` is the slope over lengths of 512 and more in logarithms: the table has 2 for
+self-attention, 1 for the others. A window is a mask over all scores in this code: it changes what
+is read and not what it costs. A recurrence's steps wait for each other, which time shows on devices
+that do many things at once.
+
+Scale cpu: width 128, lengths to 2,048, planned for 2 minutes on 2 cores; scale paper: width 512, to
+16,384, for a GPU of 80 GB. Not yet run.
+"""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from transformer_lab.ops import recurrence
+from transformer_lab.ops.attention import attend, visible
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import vary
+
+KINDS = ("self_attention", "window", "recurrence", "convolution")
+WINDOW, KERNEL, HEAD, ASYMPTOTIC = 64, 3, 64, 512
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row a kind of layer."""
+    width, longest = (128, 2048) if scale == "cpu" else (512, 16_384)
+    lengths = tuple(2**i for i in range(7, longest.bit_length()))
+    shown = [n for n in lengths if n in (512, 2048, longest)]
+    return Experiment(
+        config="",
+        variations=vary("kind", dict(zip(KINDS, KINDS, strict=True))),
+        metric="time_exponent",
+        columns=("memory_exponent", *(f"{x}_{n}" for x in ("seconds", "bytes") for n in shown)),
+        changes={"width": width, "lengths": lengths},
+        paper={kind: 2 if kind == "self_attention" else 1 for kind in KINDS},
+        source="Vaswani 2017, table 1, of n",
+        measure=measure,
+        plot=plot,
+    )
+
+
+def layer(kind: str, x, weights):
+    """[T, D] of [T, D]: what a layer does to mix places; projections are left out."""
+    t, d = x.shape
+    if kind == "recurrence":
+        cell = recurrence.Cell("elman")
+        state = recurrence.zero_state(cell, 1, d)
+        return recurrence.scan(cell, {"kernel": weights[0]}, (x @ weights[1])[:, None], state)[0]
+    if kind == "convolution":
+        return jax.lax.conv_general_dilated(
+            x[None], weights[:KERNEL], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        )
+    heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
+    at = jnp.arange(t)
+    mask = visible(at, at, causal=False, window=WINDOW)[None, None] if kind == "window" else None
+    return attend(heads, heads, heads, mask)[0]
+
+
+def cost(kind: str, x, weights):
+    """A number of which to take the gradient."""
+    return jnp.square(layer(kind, x, weights / x.shape[1])).mean()
+
+
+def measure(settings: dict) -> dict[str, float]:
+    """Seconds and bytes at each length, and how they grow."""
+    found, weights = {}, jax.random.normal(jax.random.key(0), (KERNEL, *(settings["width"],) * 2))
+    for n in settings["lengths"]:
+        x = jax.random.normal(jax.random.key(n), (n, settings["width"]))
+        program = jax.jit(jax.grad(cost, argnums=(1, 2)), static_argnums=0)
+        program = program.lower(settings["kind"], x, weights).compile()
+        times = []
+        for _ in range(4):  # the first warms up
+            start = time.perf_counter()
+            jax.block_until_ready(program(x, weights))
+            times.append(time.perf_counter() - start)
+        found[f"seconds_{n}"] = min(times[1:])
+        found[f"bytes_{n}"] = program.memory_analysis().temp_size_in_bytes
+    long = [n for n in settings["lengths"] if n >= ASYMPTOTIC]
+    for name, key in (("time", "seconds"), ("memory", "bytes")):
+        values = [found[f"{key}_{n}"] for n in long]
+        found[f"{name}_exponent"] = float(np.polyfit(np.log(long), np.log(values), 1)[0])
+    return found
+
+
+def plot(table) -> Figure:
+    """Seconds and bytes by length."""
+    figure = Figure((9, 3.8), layout="constrained")
+    for axes, what in zip(figure.subplots(1, 2), ("seconds", "bytes"), strict=True):
+        for row in table.rows:
+            keys = [key for key in row.finished[0].values if key.startswith(f"test/{what}_")]
+            lengths = [int(key.rpartition("_")[2]) for key in keys]
+            axes.loglog(lengths, [row.mean(key) for key in keys], "o-", label=row.name)
+        axes.set(xlabel="length, tokens", ylabel=what)
+    axes.legend()
+    return figure

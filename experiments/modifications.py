@@ -1,0 +1,74 @@
+"""Which modifications of the block pay at equal FLOPs, and do gains on one task show on another?
+
+python -m transformer_lab.sweep --experiment=experiments/modifications.py --workdir=runs/mods
+
+Narang 2021, table 1: of forty modifications few do, gated units and RMSNorm among them. Here each
+alone, on one base (ReLU, LayerNorm first, sinusoids, biases, a tied head), as a language model and
+as a translator. Gated units have two thirds of the width; all else leaves a step's FLOPs as they
+are, to a hundredth, so that all rows of a task have as many steps. The plot: by how much each
+lowers the held-out loss, one task against the other.
+
+Scale cpu: the small GPT on the Brown corpus (500 steps are its config's) and the translator of
+software strings (1,050), 300 steps and one seed each; 22 runs, planned for 30 minutes on 2
+cores; small differences say little. At scale paper GPT-2 small, the base translator, three seeds.
+Not yet run.
+"""
+
+from matplotlib.figure import Figure
+
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import Variation, chain, grid, seeds
+
+BASE = {"activation": "relu", "norm": "layer_norm", "norm_place": "pre", "positions": "sinusoidal"}
+CHANGES = {
+    "base": {}, "gelu": {"activation": "gelu"}, "geglu": {"activation": "geglu"},
+    "swiglu": {"activation": "swiglu"}, "rms_norm": {"norm": "rms_norm"},
+    "post_norm": {"norm_place": "post"}, "parallel": {"block": "parallel"},
+    "rope": {"positions": "rope"}, "t5_positions": {"positions": "t5"},
+    "untied": {"tie_head": False}, "no_bias": {"attention_bias": False, "feed_forward_bias": False},
+}  # fmt: skip
+TASKS = {  # config and width of the feed-forward
+    "cpu": {"lm": ("configs/gpt_positions.py", 512), "mt": ("configs/translate_en_fr.py", 768)},
+    "paper": {"lm": ("configs/gpt2_small.py", 3072), "mt": ("configs/transformer_base.py", 2048)},
+}
+
+
+def get_experiment(scale: str) -> Experiment:
+    """Rows TASK,CHANGE."""
+    rows = []
+    for task, (config, width) in TASKS[scale].items():
+        common = (
+            {"config": config, "task.other_lengths": ()} if task == "lm" else {"config": config}
+        )
+        rows.append(grid([Variation(task, common)], [_row(*x, width) for x in CHANGES.items()]))
+    small = {"steps": 300, "eval_every": 100_000, "save_every": 300, "keep": 1, "average": 1}
+    return Experiment(
+        config="configs/gpt_positions.py",
+        variations=seeds(chain(*rows), 1 if scale == "cpu" else 3),
+        metric="loss",
+        columns=("bits_per_byte", "bleu"),
+        changes={"tensorboard": False} | (small if scale == "cpu" else {}),
+        plot=plot,
+    )
+
+
+def _row(name: str, changes: dict, width: int) -> Variation:
+    gated = changes.get("activation", "").endswith("glu")
+    sizes = {"feed_forward_width": round(width / 12) * 8 if gated else width}
+    settings = BASE | sizes | changes
+    return Variation(name, {f"model.{key}": value for key, value in settings.items()})
+
+
+def plot(table) -> Figure:
+    """The fall of the loss by each change, in nats, on both tasks."""
+    figure = Figure((6, 5), layout="constrained")
+    axes = figure.subplots()
+    loss = {row.name: row.mean("test/loss") for row in table.rows}
+    for name in CHANGES:
+        point = [loss[f"{task},base"] - loss[f"{task},{name}"] for task in ("lm", "mt")]
+        axes.plot(*point, "ko")
+        axes.annotate(name, point, fontsize="small")
+    axes.axhline(0, lw=0.5)
+    axes.axvline(0, lw=0.5)
+    axes.set(xlabel="gain of the language model, nats", ylabel="gain of the translator, nats")
+    return figure

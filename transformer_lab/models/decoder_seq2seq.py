@@ -1,0 +1,82 @@
+"""A decoder alone in an encoder-decoder's place (Raffel 2020, section 3.2.1): it reads the source
+and goes on with the target, in one row."""
+
+from dataclasses import dataclass, replace
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_lab.models import need_vocabulary
+from transformer_lab.models.decoder import Cache, Decoder, DecoderConfig
+
+
+@dataclass(frozen=True)
+class DecoderSeq2SeqConfig(DecoderConfig):
+    """`max_length` is that of the source and of the target, each by itself."""
+
+    max_length: int = 256
+    mask: str = "prefix"  # the source is read both ways; causal: as all else, from left to right
+
+
+class DecoderSeq2Seq(nn.Module):
+    """source, target -> logits, with the interface of `EncoderDecoder`.
+
+    The source's real tokens come first and its padding last; in the row they are moved to the end
+    of its places, so that the target follows at once.
+    """
+
+    config: DecoderSeq2SeqConfig
+
+    def setup(self):
+        self.decoder = Decoder(replace(self.config, max_length=2 * self.config.max_length))
+
+    def __call__(
+        self,
+        source: Int[Array, "b s"],
+        source_mask: Bool[Array, "b s"],
+        target: Int[Array, "b t"],
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "b t v"]:
+        """Logits of the token after each target token; target starts with the start token."""
+        source, real = _to_the_end(source, source_mask)
+        tokens = jnp.concatenate([source, target], axis=1)
+        prefix = jnp.concatenate([real, jnp.zeros(target.shape, bool)], axis=1)
+        segments = jnp.concatenate([real, jnp.ones(target.shape, bool)], axis=1).astype(jnp.int32)
+        prefix = prefix if self.config.mask == "prefix" else None
+        states = self.decoder.states(tokens, dropout_key, segments, prefix)
+        return self.decoder.logits(states[:, source.shape[1] :])
+
+    def init_cache(
+        self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
+    ) -> Cache:
+        """Reads the source and makes room for `length` target positions."""
+        source, real = _to_the_end(source, source_mask)
+        segments = real.astype(jnp.int32)
+        return self.decoder.prefill(source, segments, source.shape[1] + length)[1]
+
+    def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
+        """Logits after each of the next t target tokens, and the cache that holds them."""
+        return self.decoder.step(tokens, cache)
+
+
+def _to_the_end(tokens, mask):
+    """Rows whose real tokens, which come first, are their last ones; and where those stand."""
+    length = tokens.shape[1]
+    places = jnp.arange(length) - (length - mask.sum(axis=1))[:, None]
+    return jnp.take_along_axis(tokens, places % length, axis=1), places >= 0
+
+
+def build(config: DecoderSeq2SeqConfig) -> DecoderSeq2Seq:
+    """The module; `config.vocab_size` must be known by now."""
+    need_vocabulary(config.vocab_size)
+    return DecoderSeq2Seq(config)
+
+
+def example_inputs() -> tuple[Array, ...]:
+    """Arguments of a smallest call, for `init` and for shapes."""
+    ids = jnp.zeros((1, 2), jnp.int32)
+    return ids, ids == 0, ids
+
+
+CONFIG = DecoderSeq2SeqConfig
