@@ -18,7 +18,8 @@ from transformer_lab.training.signals import agreed
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "config": "configs/smoke.py", "config.steps": 12, "config.eval_every": 12,
-    "config.save_every": 6, "config.log_every": 4, "config.task.samples": 0, "config.task.score_examples": 0,
+    "config.save_every": 6, "config.log_every": 4, "config.task.samples": 0,
+    "config.task.score_examples": 0,
     "config.model.width": 16, "config.model.heads": 2, "config.model.head_dim": 8,
     "config.model.feed_forward_width": 16, "config.data.test_size": 20, "config.tensorboard": False,
 }  # fmt: skip
