@@ -5,6 +5,13 @@
 The positions turn (RoPE): from scratch, within 30 minutes, with learned ones the masked tokens stay
 near the level of word frequencies. `:original` has the published block (Devlin 2019);
 `:roberta` leaves the next sentences out (Liu 2019).
+
+2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with other work, 58 minutes; alone they make 2.9
+steps a second, 29 minutes for the 5,000. Masked tokens of held-out documents: 3.66 nats and 35.8 %
+right, where word frequencies have 6.68; next sentences: 0.551 nats and 71.5 % right, where a coin
+has 0.693 (validation 3.72 and 0.603). Nothing is learned of next sentences before step 1,000. With
+norms first they stay a coin's for as long as was tried (1,400 steps), and with learned positions
+the masked tokens are at 6.23 after 1,500 steps.
 """
 
 from transformer_lab.errors import LabError, nearest

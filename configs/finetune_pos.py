@@ -2,6 +2,10 @@
 
     python -m transformer_lab.train --config=configs/finetune_pos.py --workdir=runs/pos \
         --init_from=hf:DIR
+
+2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with another run, from MiniLM-L6, with
+--config.epochs=0.4: 361 steps in 17 minutes, accuracy 0.969 on the words of 2,871 sentences of
+other documents.
 """
 
 from transformer_lab.training.config import default_config
