@@ -40,7 +40,7 @@ def get_experiment(scale: str) -> Experiment:
         metric="time_exponent",
         columns=("memory_exponent", *(f"{x}_{n}" for x in ("seconds", "bytes") for n in shown)),
         changes={"width": width, "lengths": lengths},
-        paper={kind: 2 if kind == "self_attention" else 1 for kind in KINDS},
+        paper={kind: 2.0 if kind == "self_attention" else 1.0 for kind in KINDS},
         source="Vaswani 2017, table 1, of n",
         measure=measure,
         plot=plot,

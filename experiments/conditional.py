@@ -31,6 +31,6 @@ def get_experiment(scale: str) -> Experiment:
         higher_is_better=True,
         columns=("chrf", "loss"),
         changes={"tensorboard": False, "log_every": 100},
-        paper={"transformer": 27.65, "prefix": 27.17, "causal": 26.86},
-        source="Raffel 2020, table 2: WMT English to Romanian? see the docs",
+        paper={"transformer": 39.82, "prefix": 37.98, "causal": 35.28},
+        source="Raffel 2020, table 2: WMT English to French, after pre-training",
     )

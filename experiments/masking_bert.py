@@ -9,7 +9,7 @@ inputs hidden in its own way. The same inputs for all, every hidden token a [MAS
     for run in runs/masking/*/; do python -m transformer_lab.evaluate --workdir=$run \
         --config.masking.mask_share=1.0 --config.masking.random_share=0.0; done
 
-Scale cpu: the model of configs/bert_brown.py for 800 steps in place of 4,000, one seed; seven runs,
+Scale cpu: the model of configs/bert_brown.py for 800 steps in place of 5,000, one seed; seven runs,
 planned for 40 minutes on 2 cores. In so few steps next sentences stay near a coin's 0.693: `no_nsp`
 shows what the second loss costs the first. Not yet run.
 """
