@@ -5,6 +5,11 @@
     python -m transformer_lab.predict --workdir=runs/qa "QUESTION<tab>CONTEXT"
 
 SQuAD's own files: --config.data.source=files --config.data.path=DIR, with train.json and the like.
+
+2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with other runs, from MiniLM-L6: exact match 95.8 and
+F1 97.0 on 480 questions of other quotations after 404 steps, about 25 minutes. (The run was made in
+three parts, of 0.8, 3 and 2 epochs planned.) For 250 steps it names one of the three authors at
+random, 33 to 37; then it finds the quotation.
 """
 
 from transformer_lab.training.config import default_config

@@ -76,7 +76,7 @@ def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
     """
     if experiment.needs_init_from and not init_from:
         raise LabError("this experiment starts from a trained model: --init_from=DIR or hf:DIR")
-    common = {"config": experiment.config, "init_from": init_from, "init_pattern": ""}
+    common = dict.fromkeys(FLAGS, "") | {"config": experiment.config, "init_from": init_from}
     common |= experiment.changes
     taken: dict[str, Variation] = {}
     for variation in experiment.variations:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from transformer_lab.errors import LabError
 
-FLAGS = ("config", "init_from", "init_pattern")  # of `train`, which can vary as keys do
+# Of `train`, which can vary as keys do
+FLAGS = ("config", "init_from", "init_pattern", "init_into")
 
 
 class Variation(NamedTuple):
