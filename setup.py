@@ -37,6 +37,7 @@ setup(
         "test": [
             "beartype>=0.20",
             "hypothesis>=6.100",
+            "nltk>=3.9",
             "playwright>=1.40",
             "pytest>=8.0",
             "pytest-xdist>=3.6",
@@ -46,6 +47,7 @@ setup(
         ],
         "bible": ["pysword>=0.2.8"],
         "rouge": ["rouge-score>=0.1.2"],
+        "stem": ["nltk>=3.9"],
         "slurm": ["submitit>=1.5"],
     },
 )

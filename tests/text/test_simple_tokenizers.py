@@ -74,3 +74,11 @@ def test_broken_bytes_decode_to_replacement_characters(raw, text):
 def test_an_unknown_byte_token_is_a_replacement_character():
     assert make("byte", []).decode([101, 3, 102]) == "a\ufffdb"
     assert make("byte", []).piece(4 + 255) == "<0xFF>"
+
+
+def test_words_of_one_stem_are_one_token():
+    """Examples of the published algorithm (Porter 2001, Snowball's English)."""
+    tok = make("stem", ["connect connected connecting connections.", "Ponies happily generously"])
+    ids = tok.encode("Connections connect, connecting")
+    assert ids[0] == ids[1] == ids[3] != tok.unk_id == ids[2]
+    assert tok.decode(tok.encode("ponies happily generously.")) == "poni happili generous ."

@@ -45,7 +45,7 @@ def tokenizers():
 
 
 def test_names_are_the_kinds_that_a_config_accepts():
-    assert names() == sorted([*TRAINED, "hf", "marian", "t5", "wordpiece"])
+    assert names() == sorted([*TRAINED, "hf", "marian", "stem", "t5", "wordpiece"])
     assert [TokenizerConfig(kind=name).kind for name in names()] == names()
 
 

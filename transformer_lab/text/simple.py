@@ -4,6 +4,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import (
@@ -104,6 +105,25 @@ class WordTokenizer(_SymbolTokenizer):
 
     def _decode(self, ids: Sequence[int]) -> str:
         return " ".join(map(self._piece, ids))
+
+
+@register("stem")
+class StemTokenizer(WordTokenizer):
+    """One token an English word's stem in lower case (Porter 2001), or a sign of punctuation:
+    "connected" and "connections" are "connect", and endings do not return."""
+
+    @staticmethod
+    def _split(text: str) -> Iterable[str]:
+        return map(_stem, WORD.findall(text))
+
+
+@cache
+def _stem(word: str) -> str:
+    try:
+        from nltk.stem.snowball import EnglishStemmer
+    except ImportError as error:
+        raise LabError('tokenizer.kind = "stem" needs a package: pip install nltk') from error
+    return EnglishStemmer().stem(word)
 
 
 @register("byte")

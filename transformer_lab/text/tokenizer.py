@@ -33,7 +33,7 @@ class TokenizerConfig:
     """Which tokenizer to train and how; refused with a `LabError` where it cannot be."""
 
     # bpe | unigram (SentencePiece) | wordpiece (BERT's) | byte_bpe (GPT-2's) | plain_bpe (written
-    # out) | char | word | byte; marian, t5 and hf are only loaded
+    # out) | char | word | stem | byte; marian, t5 and hf are only loaded
     kind: str = "bpe"
     vocab_size: int = 4000  # ignored by byte; else an upper bound
     byte_fallback: bool = True  # bpe, unigram: an unseen character becomes bytes and returns
