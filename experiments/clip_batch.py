@@ -7,8 +7,8 @@ sated at 32 thousand. Here emoji and their names, batches of 32 to 256, as many 
 (the smaller the batch, the more steps); rates grow with the root of the batch, a tenth of the steps
 warms up. The zero-shot scores are of 382 held-out concepts (chance: top-1 0.0026).
 
-Scale cpu: 25,600 examples, a twelfth of what configs/clip_emoji.py sees, by its model with two
-layers a tower; one seed, eight runs, planned for 20 minutes on 2 cores. At scale paper all 819,200,
+Scale cpu: 25,600 examples, a twentieth of what configs/clip_emoji.py sees, by its model with two
+layers a tower; one seed, eight runs, planned for 20 minutes on 2 cores. At scale paper 819,200,
 three seeds. Not yet run.
 """
 
