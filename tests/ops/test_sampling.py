@@ -31,7 +31,9 @@ def allowed(row, k, p):
 
 
 rows = st.lists(
-    st.one_of(st.floats(-6, 6, width=32), st.sampled_from([-2.0, 0.5, 3.0])),  # ties, too
+    st.one_of(  # ties, too; XLA takes subnormal numbers for zeros
+        st.floats(-6, 6, width=32, allow_subnormal=False), st.sampled_from([-2.0, 0.5, 3.0])
+    ),
     min_size=V,
     max_size=V,
 )
