@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> None:
         raise LabError("give --source=hf:DIR or --source=RUN, and the texts on standard input")
     if not args.target and sys.stdout.isatty():
         raise LabError("the vectors are binary: add --target=FILE, or > vectors.npy")
+    if args.picture and not args.word:
+        raise LabError("--picture draws the vectors of one word: say which by --word")
     task, params, place = from_hf(source[3:]) if source.startswith("hf:") else from_run(source)
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     lines = [line.rstrip("\r\n") for line in sys.stdin]
