@@ -168,7 +168,7 @@ def _find_peers(text: str) -> None:
 
 
 def _setup() -> None:
-    """Compiled programs are kept between runs."""
+    """Joins the peers, if there are any; compiled programs are kept between runs."""
     if flags.FLAGS.peers:
         _find_peers(flags.FLAGS.peers)
     if jax.config.jax_compilation_cache_dir is None:
