@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_lab.sweeps import runner
 from transformer_lab.sweeps.experiment import Experiment, runs_of
 from transformer_lab.sweeps.report import write_report
 from transformer_lab.sweeps.runner import measure, write_plan
@@ -148,6 +149,21 @@ def test_a_measurement_takes_the_place_of_training_and_has_the_same_states(tmp_p
     text = write_report(tmp_path)
     assert "| three | 1 | 9 |\n" in text and "failed: none,seed=0: unsupported" in text
     assert "| validation" not in text and not (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_runs_at_a_time_share_the_cores(tmp_path, monkeypatch):
+    """Two runs see disjoint halves of them while both are there, and both halves get used."""
+    code = (
+        "import os, sys, time; time.sleep(0.2);"
+        "open(sys.argv[1] + '/cores', 'w').write(str(sorted(os.sched_getaffinity(0))))"
+    )
+    told = lambda run, directory: [sys.executable, "-c", code, str(directory)]  # noqa: E731
+    monkeypatch.setattr(runner, "command", told)
+    runs = runs_of(Experiment("configs/smoke.py", seeds(vary("steps", [1, 2]), 1)))
+    assert runner.sweep(runs, tmp_path, 2) == []
+    first, second = (json.loads((tmp_path / run.name / "cores").read_text()) for run in runs)
+    assert sorted(first + second) == sorted(os.sched_getaffinity(0))
 
 
 def test_a_finished_run_is_skipped_and_a_changed_one_refused(whole, tmp_path):

@@ -61,13 +61,18 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
 
 
 def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
-    """Trains all that are not finished and returns the names of those that failed."""
+    """Trains all that are not finished and returns the names of those that failed.
+
+    Each of several runs at a time has its own share of the cores: threads that take turns on all of
+    them make every run wait for the others.
+    """
     waiting, active, failed = list(runs), [], []
+    shares = _shares(parallel)
     old = signal.signal(signal.SIGTERM, _interrupt)
     board = Board(runs, workdir)
     try:
         while waiting or active:
-            _start_some(waiting, active, workdir, parallel)
+            _start_some(waiting, active, workdir, shares)
             for process in [p for p in active if p.ended()]:
                 active.remove(process)
                 failed += [process.name] if process.record() == FAILED else []
@@ -104,7 +109,15 @@ def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) ->
     return failed
 
 
-def _start_some(waiting: list[Run], active: list, workdir: Path, parallel: int) -> None:
+def _shares(parallel: int) -> list[set[int]]:
+    """The cores of each run at a time; an empty set where the system has no say, or they are few."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < parallel:
+        return [set() for _ in range(parallel)]
+    return [set(cores[i::parallel]) for i in range(parallel)]
+
+
+def _start_some(waiting: list[Run], active: list, workdir: Path, shares: list[set[int]]) -> None:
     elsewhere = 0  # runs that the killed sweep before this one left, or one beside it has
     for run in list(waiting):
         directory = workdir / run.name
@@ -113,9 +126,10 @@ def _start_some(waiting: list[Run], active: list, workdir: Path, parallel: int) 
             elsewhere += 1
         elif state == FINISHED:
             waiting.remove(run)
-        elif len(active) + elsewhere < parallel and (held := lock(directory)):
+        elif len(active) + elsewhere < len(shares) and (held := lock(directory)):
             waiting.remove(run)
-            active.append(_Process(run, directory, held))
+            free = [share for share in shares if share not in [p.share for p in active]]
+            active.append(_Process(run, directory, held, (free or shares)[0]))
 
 
 def _interrupt(*_) -> None:
@@ -125,8 +139,8 @@ def _interrupt(*_) -> None:
 class _Process:
     """A run under way."""
 
-    def __init__(self, run: Run, directory: Path, held):
-        self.name, self.directory, self._held = run.name, directory, held
+    def __init__(self, run: Run, directory: Path, held, share: set[int]):
+        self.name, self.directory, self._held, self.share = run.name, directory, held, share
         (directory / FAILURE).unlink(missing_ok=True)
         write_json(directory / SETTINGS, run.settings)
         arguments = command(run, directory)
@@ -142,6 +156,8 @@ class _Process:
                 pass_fds=[held.fileno()],
                 start_new_session=True,  # Ctrl-C reaches it through `stop` alone, once
             )
+        if share:
+            os.sched_setaffinity(self._process.pid, share)
 
     def ended(self) -> bool:
         return self._process.poll() is not None
