@@ -3,9 +3,10 @@
 python -m transformer_lab.train --config=configs/seq2seq_en_fr.py:additive --workdir=runs/additive
 
 The data is that of configs/translate_en_fr.py. `:KIND` is none (the last state alone), additive
-(Bahdanau 2015), general or dot (Luong 2015, with input feeding), scaled_dot, or transformer; prefix
-and causal are one stack that reads source and target as one row (Raffel 2020, section 3.2.1). The
-last line states BLEU by the number of a source's words. One alignment as a picture:
+(Bahdanau 2015), general or dot (Luong 2015, with input feeding), scaled_dot, plain (the same
+without projections), or transformer; prefix and causal are one stack that reads source and target
+as one row (Raffel 2020, section 3.2.1). The last line states BLEU by the number of a source's
+words. One alignment as a picture:
 
     python -m transformer_lab.attend --workdir=runs/additive --text="Delete the selected file?" \
         --layer=0 --head=0 --png=alignment.png
@@ -18,7 +19,7 @@ from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import default_config
 
 # Widths of about as many parameters as the transformer's 2.8 million, with 4,000 pieces.
-WIDTHS = {"none": 296, "additive": 264, "general": 268, "dot": 272, "scaled_dot": 260}
+WIDTHS = {"none": 296, "additive": 264, "general": 268, "dot": 272, "plain": 272, "scaled_dot": 260}
 MODELS = {
     "transformer": "encoder_decoder", "prefix": "decoder_seq2seq", "causal": "decoder_seq2seq"
 }  # fmt: skip
@@ -55,7 +56,7 @@ def get_config(arg: str = "additive"):
         width=WIDTHS[arg],
         encoder_width=WIDTHS[arg] // 2,
         attention=arg,
-        input_feeding=arg in ("general", "dot", "scaled_dot"),
+        input_feeding=arg not in ("none", "additive"),
     )
     config.optimizer.update(clip_norm=1.0, epsilon=1e-8)
     return config

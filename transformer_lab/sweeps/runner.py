@@ -110,7 +110,7 @@ def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) ->
 
 
 def _shares(parallel: int) -> list[set[int]]:
-    """The cores of each run at a time; an empty set where the system has no say, or they are few."""
+    """The cores of each run at a time; empty sets where they are too few or cannot be chosen."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < parallel:
         return [set() for _ in range(parallel)]
