@@ -1,0 +1,29 @@
+"""Does one small T5 for six tasks do each as well as a model of its own?
+
+python -m transformer_lab.sweep --experiment=experiments/multitask.py --workdir=runs/multitask
+
+Raffel 2020, table 11: mixtures stay a little behind separate models. Here from scratch: the mixture
+of configs/t5_mixture.py, and the same model on each task alone for as many of its examples.
+"""
+
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import seeds, vary
+
+FILE = "configs/t5_mixture.py"
+TASKS = ("translate", "summarize", "sentiment", "question", "next_sentence", "spans")
+SCORES = ("translate_bleu", "summarize_rouge1", "summarize_rougeL", "sentiment_accuracy",
+          "question_exact_match", "question_f1", "next_sentence_accuracy", "spans_loss")  # fmt: skip
+
+
+def get_experiment(scale: str) -> Experiment:
+    """At scale paper T5 small's sizes on the same data, ten times the steps and three seeds."""
+    rows = vary("config", {"mixture": FILE} | {task: f"{FILE}:{task}" for task in TASKS})
+    large = {"model.layers": 6, "model.width": 512, "model.heads": 8, "model.head_dim": 64,
+             "model.feed_forward_width": 1024, "epochs": 20.0}  # fmt: skip
+    return Experiment(
+        config=FILE,
+        variations=rows if scale == "cpu" else seeds(rows, 3),
+        metric="loss",
+        columns=SCORES,
+        changes={"tensorboard": False} | ({} if scale == "cpu" else large),
+    )
