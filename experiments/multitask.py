@@ -11,8 +11,10 @@ from transformer_lab.sweeps.variations import seeds, vary
 
 FILE = "configs/t5_mixture.py"
 TASKS = ("translate", "summarize", "sentiment", "question", "next_sentence", "spans")
-SCORES = ("translate_bleu", "summarize_rouge1", "summarize_rougeL", "sentiment_accuracy",
-          "question_exact_match", "question_f1", "next_sentence_accuracy", "spans_loss")  # fmt: skip
+SCORES = (
+    *("translate_bleu", "summarize_rouge1", "summarize_rougeL", "sentiment_accuracy"),
+    *("question_exact_match", "question_f1", "next_sentence_accuracy", "spans_loss"),
+)
 
 
 def get_experiment(scale: str) -> Experiment:
