@@ -2,8 +2,9 @@
 
 The page needs neither server nor network. `--text_b` is an encoder's second text, or the target of
 an encoder-decoder, which else is its own translation; `--extend` lets a language model continue the
-text first, as `--config.decode` says. `--png=FILE.png` draws one `--map` (its `--layer`s and
-`--head`s), `--heads` prints a table of what each head does. See docs/attention.md.
+text first, as `--config.decode` says; `--words` joins pieces. `--png=FILE.png` draws one `--map`
+(its `--layer`s and `--head`s), `--heads` prints a table of what each head does. See
+docs/attention.md.
 """
 
 from pathlib import Path
@@ -24,6 +25,7 @@ flags.DEFINE_string("text", None, "What the model reads.")
 flags.DEFINE_string("text_b", None, "A second text, or the target of an encoder-decoder.")
 flags.DEFINE_string("image", None, "A file, for models that see.")
 flags.DEFINE_bool("extend", False, "Let a language model continue the text first.")
+flags.DEFINE_bool("words", False, "Join the pieces of a word.")
 flags.DEFINE_string("output", "", "The .html file to write.")
 flags.DEFINE_string("png", "", "The .png file to write.")
 flags.DEFINE_string("map", None, "Which attention --png draws; the first if none is named.")
@@ -42,7 +44,7 @@ def main(arguments: list[str]) -> None:
         raise LabError("say what to make: --output=FILE.html, --png=FILE.png or --heads")
     config, workdir = cli.get_config(), cli.get_workdir()
     trainer, params = runs.open_run(config, workdir, args.average, args.init_from)
-    inputs = Inputs(args.text, args.text_b, args.image, args.extend)
+    inputs = Inputs(args.text, args.text_b, args.image, args.extend, args.words)
     maps = capture(trainer.task, params, inputs, trainer.place)
     if args.output:
         title = f"{workdir.name}: {args.text or args.image}"

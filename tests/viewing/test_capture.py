@@ -12,11 +12,19 @@ import pytest
 from tests.tasks.test_language_modeling import tiny_model
 from tests.tasks.test_reading import ROWS, trainer_of
 from tests.tiny import make_trainer, tiny_config
+from transformer_lab import text
 from transformer_lab.errors import LabError
 from transformer_lab.models import cnn, decoder, two_towers, vision
 from transformer_lab.training.config import default_config
 from transformer_lab.viewing import heads
-from transformer_lab.viewing.capture import Inputs, capture, decoder_weights, image_map, stacked
+from transformer_lab.viewing.capture import (
+    Inputs,
+    capture,
+    decoder_weights,
+    image_map,
+    stacked,
+    text_map,
+)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +137,40 @@ def test_an_alignment_is_the_one_head_of_a_recurrent_translator():
     (found,) = capture(trainer.task, params, Inputs("big moon", "moon big river")).values()
     assert found.rows == ["moon", "big", "river", "</s>"] and found.weights.shape == (1, 1, 4, 3)
     np.testing.assert_allclose(found.weights.sum(axis=-1), 1.0, rtol=1e-5)
+
+
+def test_one_stack_in_an_encoder_decoders_place_shows_source_and_target_in_one_row():
+    config = tiny_config()
+    with config.unlocked():
+        config.model = default_config(model="decoder_seq2seq", task="translation").model
+    config.model.update(
+        layers=1, width=16, heads=2, head_dim=8, feed_forward_width=8, max_length=16
+    )
+    trainer = make_trainer(config, 1)
+    params = trainer.init().params
+    (found,) = capture(trainer.task, params, Inputs("big moon", "moon big")).values()
+    assert found.rows == found.columns == ["big", "moon", "</s>", "<s>", "moon", "big"]
+    assert found.weights[..., :3, :3].all() and not found.weights[..., :3, 3:].any()
+    np.testing.assert_allclose(found.weights.sum(axis=-1), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "byte"])
+def test_pieces_are_joined_to_the_words_they_spell(kind):
+    """A word's row is the mean of its pieces', its column their sum; special tokens stay apart."""
+    config = text.TokenizerConfig(kind, 40 if kind == "wordpiece" else 275)
+    tok = text.train(config, ["the moon shines", "a river runs", "moonshine"] * 9, 0)
+    parts = [tok.encode(t) for t in ("moonshine runs the", "river ash")]
+    ids = [*parts[0], tok.eos_id, *parts[1], tok.eos_id]
+    words = ["moonshine", "runs", "the", tok.piece(tok.eos_id), "river", "ash"]
+    words.append(words[3])
+    weights = np.random.default_rng(0).dirichlet(np.ones(len(ids)), (2, 3, 2)).astype(np.float32)
+    found = text_map(tok, weights, ids[:2], ids, Inputs(words=True))
+    assert found.columns == words and len(ids) > len(words)
+    firsts = [len(tok.encode(t)) for t in ("moonshine", "moonshine runs", "moonshine runs the")]
+    firsts += [firsts[2] + 1, firsts[2] + 1 + len(tok.encode("river")), len(ids) - 1]
+    sums = np.add.reduceat(weights, [0, *firsts], axis=-1)
+    assert firsts[0] >= 2, "the rows are of one word"
+    np.testing.assert_allclose(found.weights, sums.mean(axis=2, keepdims=True), rtol=1e-5)
 
 
 SMALL = {"layers": 1, "width": 8, "heads": 2, "head_dim": 4, "feed_forward_width": 8}

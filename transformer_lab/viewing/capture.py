@@ -18,6 +18,7 @@ class Inputs(NamedTuple):
     text_b: str | None = None
     image: str | None = None  # a file
     extend: bool = False
+    words: bool = False  # pieces are joined to words: see `text_map`
 
 
 class Map(NamedTuple):
@@ -64,7 +65,7 @@ def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
         {"params": params}, tokens, None, types, **more
     )
     found = captured(call, params)
-    return {"self-attention": Map(stacked(found["encoder"])[0], *2 * [_pieces(tok, ids)])}
+    return {"self-attention": text_map(tok, stacked(found["encoder"])[0], ids, ids, inputs)}
 
 
 def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -76,7 +77,7 @@ def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     if inputs.extend:
         ids = prompt + task.generator(place)(params, [prompt])[0][0].ids
     weights = decoder_weights(task, params, _row(ids), len(prompt))[0]
-    return {"self-attention": Map(weights, *2 * [_pieces(task.tokenizer, ids)])}
+    return {"self-attention": text_map(task.tokenizer, weights, ids, ids, inputs)}
 
 
 def decoder_weights(
@@ -99,12 +100,20 @@ def read_encoder_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> 
     decoder's self-attention is the token that is read, which is the one before.
     """
     found, source, written, read = _translated(task, params, inputs, place)
+    view = lambda *what: text_map(task.tokenizer, *what, inputs)  # noqa: E731
     cross = stacked(found["decoder"], "cross_attention")[0]
     return {
-        "cross-attention": Map(cross, written, source),
-        "encoder self-attention": Map(stacked(found["encoder"])[0], source, source),
-        "decoder self-attention": Map(stacked(found["decoder"])[0], read, read),
+        "cross-attention": view(cross, written, source),
+        "encoder self-attention": view(stacked(found["encoder"])[0], source, source),
+        "decoder self-attention": view(stacked(found["decoder"])[0], read, read),
     }
+
+
+def read_decoder_seq2seq(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """The one row of the source and the target that is read."""
+    found, source, _, read = _translated(task, params, inputs, place)
+    weights, both = stacked(found["decoder"]["decoder"])[0], source + read
+    return {"self-attention": text_map(task.tokenizer, weights, both, both, inputs)}
 
 
 def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -112,11 +121,12 @@ def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     if task.model_config.attention == "none":
         raise LabError('model.attention = "none": this model has no attention to look at')
     found, source, written, _ = _translated(task, params, inputs, place)
-    return {"alignment": Map(np.asarray(found["weights"][0], np.float32), written, source)}
+    weights = np.asarray(found["weights"][0], np.float32)
+    return {"alignment": text_map(task.tokenizer, weights, written, source, inputs)}
 
 
 def _translated(task, params, inputs, place):
-    """The intermediates, and the tokens of the source, those written and those read for it."""
+    """The intermediates, and the ids of the source, those written and those read for it."""
     tok = task.tokenizer
     source = task.encode(_text(inputs))
     if inputs.text_b is None:
@@ -131,7 +141,7 @@ def _translated(task, params, inputs, place):
     call = lambda params, **more: task.model.apply(  # noqa: E731
         {"params": params}, ids, jnp.ones(ids.shape, bool), _row(read), **more
     )
-    return captured(call, params), *(_pieces(tok, ids) for ids in (source, target, read))
+    return captured(call, params), source, target, read
 
 
 def read_vision(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -158,10 +168,9 @@ def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
         maps["image tower"] = image_map(found, picture[0], task.model_config.image.grid)
     if inputs.text is not None:
         encoded = task.encode_texts([inputs.text])
-        ids = encoded["tokens"][:, : encoded["tokens_mask"].sum()]
-        found = run("encode_texts", jnp.asarray(ids))["text"]["decoder"]
-        pieces = _pieces(task.tokenizer, ids[0].tolist())
-        maps["text tower"] = Map(stacked(found)[0], pieces, pieces)
+        ids = encoded["tokens"][0, : encoded["tokens_mask"].sum()].tolist()
+        found = run("encode_texts", _row(ids))["text"]["decoder"]
+        maps["text tower"] = text_map(task.tokenizer, stacked(found)[0], ids, ids, inputs)
     return maps
 
 
@@ -169,6 +178,7 @@ READERS: dict[str, Reader] = {
     "encoder": read_encoder,
     "decoder": read_decoder,
     "encoder_decoder": read_encoder_decoder,
+    "decoder_seq2seq": read_decoder_seq2seq,
     "recurrent_seq2seq": read_recurrent,
     "vision": read_vision,
     "two_towers": read_two_towers,
@@ -189,6 +199,42 @@ def stacked(
     layers = sum(name.startswith("layer_") for name in stack)
     found = [stack[f"layer_{i}"][kind]["weights"][0] for i in range(layers)]
     return np.stack([np.asarray(w, np.float32) for w in found], axis=1)
+
+
+def text_map(
+    tokenizer: Any,
+    weights: Float[np.ndarray, "layers heads t s"],
+    rows: list[int],
+    columns: list[int],
+    inputs: Inputs,
+) -> Map:
+    """The map between the tokens of two rows of ids, or between their words.
+
+    A word attends as its pieces do on average, and is attended to as all of them together (Clark
+    2019, section 4.1), so that the weights of a row still sum to 1.
+    """
+    if not inputs.words:
+        return Map(weights, *([tokenizer.piece(i) for i in ids] for ids in (rows, columns)))
+    (t, readers), (s, read) = (_words(tokenizer, ids) for ids in (rows, columns))
+    mean = t / t.sum(axis=1, keepdims=True)
+    return Map(mean @ weights @ s.T, readers, read)
+
+
+def _words(tokenizer, ids):
+    """Which pieces are of which word [words, pieces], and the words; a special token is one."""
+    owners, names, start, words, seen = [], [], 0, 0, ""
+    for i, token in enumerate(ids):
+        if token in tokenizer.special_ids:
+            names.append(tokenizer.piece(token))
+            start, words, seen = i + 1, 0, ""
+        else:  # by the text since the last special token; a lone space is of the next word
+            text = tokenizer.decode(ids[start : i + 1]).split()
+            count = len(text) + ("".join(text) == seen)
+            names += [""] * (count > words)
+            names[-1] = text[-1] if count == len(text) else ""
+            words, seen = count, "".join(text)
+        owners.append(len(names) - 1)
+    return np.equal.outer(np.arange(len(names)), owners).astype(np.float32), names
 
 
 def image_map(
@@ -221,7 +267,3 @@ def _image(inputs: Inputs) -> str:
 
 def _row(ids: list[int]) -> jax.Array:
     return jnp.asarray([ids], jnp.int32)
-
-
-def _pieces(tokenizer: Any, ids: list[int]) -> list[str]:
-    return [tokenizer.piece(i) for i in ids]
