@@ -4,9 +4,11 @@ python -m transformer_lab.train --config=configs/igpt_fashion_mnist.py --workdir
 
 14 x 14 pixels of 16 grey levels. The run's completions.png shows, row by row, the upper half of a
 test image, what the model makes of it, and the image; `transformer_lab.evaluate` draws it anew,
-with any --config.decode.temperature. A step takes 0.52 s of one core, so 12 minutes are planned on
-2 quiet cores; not run in full yet. The frequencies of levels at each pixel need 2.638 bits a pixel
-of the test images; after 60 steps the model needs 1.776 of the validation images.
+with any --config.decode.temperature. The frequencies of levels at each pixel need 2.638 bits a
+pixel of the test images.
+
+2026-11-28, one core (AMD EPYC, AVX-512), shared at times: 1.171 bits a pixel of the test images
+(validation 1.159) after 2,000 steps in 20 minutes.
 """
 
 from transformer_lab.training.config import default_config

@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from transformer_lab.layers.basic import dense
+from transformer_lab.layers.basic import Dense, dense
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 
@@ -17,7 +17,7 @@ class Adapter(nn.Module):
         cfg = self.config
         self.down = dense(cfg, cfg.adapter_width, True)
         small = nn.initializers.normal(1e-3)
-        self.up = nn.Dense(cfg.width, dtype=cfg.compute_dtype, kernel_init=small)
+        self.up = Dense(cfg.width, dtype=cfg.compute_dtype, kernel_init=small)
 
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         name = self.config.activation

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from transformer_lab.layers.basic import Dense
 from transformer_lab.ops.attention import attend
 
 KINDS = ("additive", "general", "dot", "scaled_dot", "plain")
@@ -26,7 +27,7 @@ class Alignment(nn.Module):
     dtype: jnp.dtype
 
     def setup(self):
-        layer = lambda bias: nn.Dense(self.width, use_bias=bias, dtype=self.dtype)  # noqa: E731
+        layer = lambda bias: Dense(self.width, use_bias=bias, dtype=self.dtype)  # noqa: E731
         if self.kind in QUERIES:
             self.query = layer(False)
         if self.kind in KEYS:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.alignment import KINDS, Alignment
-from transformer_lab.layers.basic import Embedding
+from transformer_lab.layers.basic import Dense, Embedding
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
@@ -102,7 +102,7 @@ class RecurrentSeq2Seq(nn.Module):
         self.decoder = RecurrentStack(cfg, cfg.width + fed)
         if cfg.attention != "none":
             self.alignment = Alignment(cfg.attention, cfg.width, cfg.compute_dtype)
-        self.readout = nn.Dense(cfg.width)
+        self.readout = Dense(cfg.width)
 
     def __call__(
         self,
