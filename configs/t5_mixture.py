@@ -11,7 +11,7 @@ many of its examples. experiments/multitask.py is all of these side by side.
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import default_config
 
-STEPS = 2000
+STEPS = 3000
 # Of the examples that the mixture draws: by the tasks' sizes, of 10,000 at most.
 SHARES = {"translate": 0.213, "summarize": 0.077, "sentiment": 0.213, "question": 0.08,
           "next_sentence": 0.213, "spans": 0.205}  # fmt: skip
@@ -31,7 +31,7 @@ def get_config(arg: str = ""):
     config.data.limit = 10_000
     config.data.temperature = 1.0
     config.tokenizer.update(kind="unigram", vocab_size=8000, extra_ids=32)
-    config.batch.update(tokens_per_batch=2048, buckets=4, max_length=192)
+    config.batch.update(tokens_per_batch=3072, buckets=4, max_length=192)
     config.decode.max_new_tokens = 48
     config.task.score_examples = 100
     config.model.update(
