@@ -3,6 +3,9 @@
 python -m transformer_lab.train --config=configs/cnn_fashion_mnist.py --workdir=runs/cnn
 
 `:lenet` takes LeNet's layers instead.
+
+2026-11-28: test accuracy 0.911 (validation 0.914), 77,754 parameters, in 17 minutes on one core
+(AMD EPYC, AVX-512) at 660 images a second, shared at times.
 """
 
 from transformer_lab.errors import LabError, nearest

@@ -23,5 +23,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.use_huge_pages()
+    cli.keep_memory()
     cli.main(main, cli.config_file)

@@ -69,6 +69,25 @@ def test_a_scan_is_the_formula_over_real_inputs_alone(cell):
                 np.testing.assert_allclose(part[row], want, atol=1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("mask", [None, MASK, MASK.at[0].set(False)])
+def test_an_lstms_written_out_gradient_is_that_of_the_steps_program(mask, reverse):
+    """Peepholes of zeros make the same function, whose gradient JAX derives."""
+    x, weights, state = draw(Cell("lstm"))
+    keys = jax.random.split(jax.random.key(1))
+    pulls = jax.random.normal(keys[0], (T, B, H)), tuple(jax.random.normal(keys[1], (2, B, H)))
+
+    def pulled(cell, **more):
+        run = lambda *a: scan(cell, a[0] | more, *a[1:], mask, reverse=reverse)  # noqa: E731
+        found, pull = jax.vjp(run, weights, x, state)
+        return found, pull(pulls)
+
+    ours = jax.jit(partial(pulled, Cell("lstm")))()
+    theirs = jax.jit(partial(pulled, Cell("lstm_peephole"), peephole=jnp.zeros((3, H))))()
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_fresh_step_starts_from_zeros(kind):
     cell = Cell(kind)

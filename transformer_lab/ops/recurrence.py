@@ -144,6 +144,9 @@ def scan(
     """
     if truncate and reverse:
         raise LabError("model.truncate is for one direction: unset model.bidirectional")
+    if cell.kind == "lstm" and fresh is None and not truncate:
+        real = None if mask is None else mask.T[:, :, None]
+        return _lstm_scan(weights["kernel"], x, state, real, reverse)
     times = jnp.arange(x.shape[0])
     cut = times % truncate == 0 if truncate else None
     flags = [None if m is None else m.T[:, :, None] for m in (mask, fresh)]
@@ -161,6 +164,66 @@ def scan(
 
     state, outputs = jax.lax.scan(body, state, (x, *flags, cut), reverse=reverse)
     return outputs, state
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _lstm_scan(kernel, x, state, real, reverse):
+    """`scan` of an LSTM whose gradient is written out: it keeps three arrays a step, where that of
+    the steps' program keeps eight, and the kernel's is one product over all times."""
+    return _lstm_forward(kernel, x, state, real, reverse)[0]
+
+
+def _lstm_forward(kernel, x, state, real, reverse):
+    def body(state, xs):
+        x, real = xs
+        h, c = state
+        gate, forget, new, output = jnp.split(x + _times(h, kernel), 4, axis=-1)
+        gate, forget, output = map(jax.nn.sigmoid, (gate, forget, output))
+        new = jnp.tanh(new)
+        cell = forget * c + gate * new
+        after = output * jnp.tanh(cell), cell
+        if real is not None:
+            after = jax.tree.map(partial(jnp.where, real), after, state)
+        return after, (*after, jnp.concatenate([gate, forget, new, output], axis=-1))
+
+    last, (h, c, gates) = jax.lax.scan(body, state, (x, real), reverse=reverse)
+    return (h, last), (h, c, gates, state, kernel, real)
+
+
+def _lstm_backward(reverse, kept, pulled):
+    h, c, gates, (h0, c0), kernel, real = kept
+
+    def before(first, all_of_them):
+        ends = [all_of_them[1:], first[None]] if reverse else [first[None], all_of_them[:-1]]
+        return jnp.concatenate(ends)
+
+    def body(pulled, xs):
+        from_out, c, c_before, gates, real = xs
+        dh, dc = pulled[0] + from_out, pulled[1]
+        through = (0.0, 0.0)  # of steps that carry the state
+        if real is not None:
+            through = tuple(jnp.where(real, 0.0, d) for d in (dh, dc))
+            dh, dc = (jnp.where(real, d, 0.0) for d in (dh, dc))
+        gate, forget, new, output = jnp.split(gates, 4, axis=-1)
+        squashed = jnp.tanh(c)
+        dc = dc + dh * output * (1 - squashed**2)
+        parts = (
+            dc * new * gate * (1 - gate),
+            dc * c_before * forget * (1 - forget),
+            dc * gate * (1 - new**2),
+            dh * squashed * output * (1 - output),
+        )
+        dx = jnp.concatenate(parts, axis=-1)
+        return (_times(dx, kernel.T) + through[0], dc * forget + through[1]), dx
+
+    xs = pulled[0], c, before(c0, c), gates, real
+    first, dx = jax.lax.scan(body, pulled[1], xs, reverse=not reverse)
+    h, flat = (a.reshape(-1, a.shape[-1]).astype(kernel.dtype) for a in (before(h0, h), dx))
+    kernel_pulled = jnp.dot(h.T, flat, preferred_element_type=jnp.float32).astype(kernel.dtype)
+    return kernel_pulled, dx, first, None
+
+
+_lstm_scan.defvjp(_lstm_forward, _lstm_backward)
 
 
 def gradient_norms(
