@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from benchmarks.common import EOS, SIZES, Size, interleave, make_batch, model_config, paired, report
 from transformer_lab.decoding import DecodeConfig, SequenceDecoder
 from transformer_lab.models.encoder_decoder import EncoderDecoder
+from transformer_lab.training.memory import keep_memory
 
 
 class Uncached(EncoderDecoder):
@@ -82,4 +83,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_memory()
     main()

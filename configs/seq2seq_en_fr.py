@@ -9,7 +9,7 @@ as one row (Raffel 2020, section 3.2.1). The last line states BLEU by the number
 words. One alignment as a picture:
 
     python -m transformer_lab.attend --workdir=runs/additive --text="Delete the selected file?" \
-        --layer=0 --head=0 --png=alignment.png
+        --words --layer=0 --head=0 --png=alignment.png
 
 2026-11-28, 2 cores shared with other work: additive, 1,154 steps in 3 min 49 s: BLEU 33.34 on
 500 held-out pairs (39.98 of 5 to 8 words, 19.16 of more than 16).

@@ -55,24 +55,6 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
     app.run(guarded, flags_parser=parse)
 
 
-# Of glibc, for a CPU's training step, which asks for hundreds of megabytes and gives them back:
-# memory in pages of 2 MiB, kept for the next step and not returned to the system.
-TUNABLES = ":".join(
-    f"glibc.malloc.{setting}"
-    for setting in ("hugetlb=1", "mmap_max=0", f"trim_threshold={2**40}", "arena_max=1")
-)
-
-
-def keep_memory() -> None:
-    """Starts the process anew, where it is glibc's, so that its memory is kept as `TUNABLES` say.
-
-    Without them a step of a GPT of 12 million parameters took a third longer, for page faults.
-    """
-    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = TUNABLES
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
 def config_file() -> None:
     """Declares --config=FILE[:ARG] and --config.KEY=VALUE."""
     config_flags.DEFINE_config_file("config", None, "The run's config file.", lock_config=True)

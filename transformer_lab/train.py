@@ -6,7 +6,7 @@ The same command resumes a stopped run. `--config.KEY=VALUE` changes any key of 
 from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.training import runs
+from transformer_lab.training.memory import keep_memory
 
 flags.DEFINE_string("workdir", "", "Directory of the run: checkpoints, metrics, config.")
 flags.DEFINE_string(
@@ -17,11 +17,13 @@ flags.DEFINE_string("init_into", "", "The part of the model they are for, such a
 
 
 def main(_: list[str]) -> None:
+    from transformer_lab.training import runs  # after `keep_memory`: it takes a second to load
+
     config, workdir = cli.get_config(), cli.get_workdir()
     args = flags.FLAGS
     runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into)
 
 
 if __name__ == "__main__":
-    cli.keep_memory()
+    keep_memory()
     cli.main(main, cli.config_file)
