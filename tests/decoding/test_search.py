@@ -179,6 +179,33 @@ def test_banned_tokens_never_come_and_the_others_keep_their_probability(search, 
         np.testing.assert_allclose(found.log_probs[row, 0], toy.log_prob(row, ids), 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_n_tokens_come_twice_and_the_best_of_the_others_is_found(n):
+    """Brute force over all sequences without a repetition; greedy takes the likeliest that is."""
+    toy, longest = Toy(seed=6, rows=8, vocab=3, eos_bias=-3.0), 5
+    config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, no_repeat_ngram=n)
+    found, fast = (toy.run(search, config, longest) for search in (beam_search, greedy))
+
+    def repeats(ids):
+        grams = [ids[i : i + n] for i in range(len(ids) - n + 1)]
+        return len(set(grams)) < len(grams)
+
+    changed = 0
+    for row in range(toy.rows):
+        scored = brute_force(toy, row, config, longest)
+        changed += repeats(scored[0][1])
+        wanted = [(score, ids) for score, ids in scored if not repeats(ids)]
+        for place, (score, ids) in enumerate(wanted[:2]):
+            assert found.tokens[row, place].tolist() == padded(ids, longest)
+            np.testing.assert_allclose(found.scores[row, place], score, 1e-5, 1e-6)
+        ids = ()
+        while EOS not in ids and len(ids) < longest:
+            order = np.argsort(-toy.log_probs(row, ids))
+            ids += (int(next(token for token in order if not repeats((*ids, int(token))))),)
+        assert fast.tokens[row, 0].tolist() == padded(ids, longest)
+    assert changed, "without the rule some row's best repeats itself"
+
+
 @pytest.mark.parametrize(("search", "width"), [(greedy, 1), (beam_search, 2)])
 def test_renormalised_and_forced_to_end(search, width):
     """The banned token's share goes to the rest, and the last token is the end at no cost."""

@@ -72,7 +72,7 @@ def test_settings_and_defaults_are_read():
             "forced_eos_token_id": 0,
             "eos_token_id": [0],
             "decoder_start_token_id": 2,
-            "no_repeat_ngram_size": 0,
+            "no_repeat_ngram_size": 3,
             "repetition_penalty": 1.0,
             "temperature": 0.3,
             "forced_bos_token_id": None,
@@ -89,6 +89,7 @@ def test_settings_and_defaults_are_read():
         banned_tokens=(3, 4, 9),
         renormalize=True,
         force_eos=True,
+        no_repeat_ngram=3,
     )
 
 
@@ -148,7 +149,7 @@ def test_old_directories_keep_generation_settings_in_the_model_config():
     ("settings", "named"),
     [
         ({"repetition_penalty": 1.2}, "repetition_penalty = 1.2"),
-        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size = 3"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1"),
         ({"do_sample": True}, "do_sample = true"),
         ({"min_length": 2}, "min_length = 2"),
         ({"forced_eos_token_id": 3}, "forced_eos_token_id = 3"),
@@ -182,6 +183,7 @@ def test_written_settings_are_read_back():
         banned_tokens=(0, 3),
         renormalize=True,
         force_eos=True,
+        no_repeat_ngram=2,
     )
     assert read(write_generation(special, decode, 32), {}) == (decode, special)
     assert read(write_generation(special, None, 32), {})[1] == special

@@ -57,7 +57,8 @@ def greedy(
     def body(state):
         i, cache, last, tokens, lengths, log_probs, done = state
         logits, cache = step(last[:, None], cache)
-        logits, log_norm = _prepare(logits[:, 0], config, eos_id, i, i + 1 == max_new_tokens)
+        at_limit = i + 1 == max_new_tokens
+        logits, log_norm = _prepare(logits[:, 0], config, eos_id, start, tokens, i, at_limit)
         best = jnp.argmax(logits, axis=-1)
         chosen = jnp.take_along_axis(logits, best[:, None], axis=-1)[:, 0] - log_norm
         best = one_end(best, config, eos_id)
@@ -118,12 +119,14 @@ def beam_search(
     width, rows = config.beam_size, start.shape[0]
     penalties = config.penalties(max_new_tokens)
     over_beams = _map_over_beams(step)
+    firsts = jnp.broadcast_to(start[:, None], (rows, width))
 
     def body(state: _Beams) -> _Beams:
-        last = jnp.where(state.i == 0, start[:, None], state.tokens[:, :, state.i - 1])
+        last = jnp.where(state.i == 0, firsts, state.tokens[:, :, state.i - 1])
         logits, cache = over_beams(last, state.cache)
         at_limit = state.i + 1 == max_new_tokens
-        scores, parents, ids = _continuations(logits, state, config, eos_id, at_limit)
+        prepared = _prepare(logits, config, eos_id, firsts, state.tokens, state.i, at_limit)
+        scores, parents, ids = _continuations(*prepared, state)
         ids = one_end(ids, config, eos_id)
         tokens = jnp.take_along_axis(state.tokens, parents[:, :, None], axis=1)
         tokens = tokens.at[:, :, state.i].set(ids)
@@ -178,9 +181,9 @@ def one_end(tokens: Int[Array, "*rows"], config: DecodeConfig, eos_id: int) -> I
     return jnp.where(jnp.isin(tokens, np.asarray(config.end_tokens)), eos_id, tokens)
 
 
-def _prepare(logits, config: DecodeConfig, eos_id: int, i, at_limit):
+def _prepare(logits, config: DecodeConfig, eos_id: int, start, tokens, i, at_limit):
     """The i-th tokens' logits, in which what may not come is impossible, and what to subtract for
-    log-probabilities.
+    log-probabilities. `tokens` [..., T] are those before, from the start token's next on.
 
     The normaliser is that of the model's own distribution unless `config.renormalize`.
     """
@@ -193,6 +196,10 @@ def _prepare(logits, config: DecodeConfig, eos_id: int, i, at_limit):
     if config.banned_tokens:
         banned = np.isin(np.arange(size), config.banned_tokens)
         allowed = jnp.where(banned, IMPOSSIBLE, logits)
+    if config.no_repeat_ngram:
+        said = jnp.concatenate([start[..., None], tokens], axis=-1)
+        again = _repeats(said, i + 1, config.no_repeat_ngram, size)
+        allowed = jnp.where(again, IMPOSSIBLE, allowed)
     log_norm = jax.nn.logsumexp(allowed if config.renormalize else logits, axis=-1)
     forced = [(token, i == 0) for token in first] + [(eos_id, at_limit)] * config.force_eos
     for token, now in forced:
@@ -201,13 +208,28 @@ def _prepare(logits, config: DecodeConfig, eos_id: int, i, at_limit):
     return allowed, log_norm
 
 
-def _continuations(logits, state: _Beams, config: DecodeConfig, eos_id: int, at_limit):
+def _repeats(tokens: Int[Array, "*rows t"], count, n: int, size: int) -> Bool[Array, "*rows v"]:
+    """Which tokens would complete an n-gram that the first `count` of each row hold already."""
+    windows = tokens.shape[-1] - n + 1
+    if windows < 1:
+        return jnp.zeros((*tokens.shape[:-1], size), bool)
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    last = jnp.take(rows, count - n + 1 + jnp.arange(n - 1), axis=1, mode="clip")
+    same = jnp.arange(windows) + n - 1 < count
+    for k in range(n - 1):
+        same = same & (rows[:, k : k + windows] == last[:, k, None])
+    same = jnp.broadcast_to(same, (len(rows), windows))
+    again = jnp.zeros((len(rows), size), bool)
+    again = again.at[jnp.arange(len(rows))[:, None], rows[:, n - 1 :]].max(same, mode="drop")
+    return again.reshape(*tokens.shape[:-1], size)
+
+
+def _continuations(logits, log_norm, state: _Beams):
     """The 2K best: log-probabilities, beams they come from and tokens, each [B, 2K].
 
     First the best of each beam, then of those: a top-k of K * V is several times as slow.
     """
-    logits, log_norm = _prepare(logits, config, eos_id, state.i, at_limit)
-    most = 2 * config.beam_size
+    most = 2 * logits.shape[1]
     best, ids = jax.lax.top_k(logits, min(most, logits.shape[-1]))
     per_beam = best.shape[-1]
     scores = (best - log_norm[..., None] + state.log_probs[..., None]).reshape(len(best), -1)

@@ -16,7 +16,8 @@ DEFAULT_NEW_TOKENS = 20
 
 UNDERSTOOD = words("""
     bad_words_ids early_stopping forced_bos_token_id forced_eos_token_id length_penalty max_length
-    max_new_tokens num_beams num_return_sequences renormalize_logits suppress_tokens
+    max_new_tokens no_repeat_ngram_size num_beams num_return_sequences renormalize_logits
+    suppress_tokens
 """)
 
 # They choose no token: what is returned and cached, what only sampling or a draft model reads.
@@ -46,7 +47,6 @@ NEUTRAL = {
     "max_time": UNSET,
     "min_length": (0,),
     "min_new_tokens": (0,),
-    "no_repeat_ngram_size": (0,),
     "num_beam_groups": (1,),
     "penalty_alpha": (0.0,),
     "prompt_lookup_num_tokens": UNSET,
@@ -103,7 +103,10 @@ def read_generation(
         end_tokens=ends,
         first_token=_first_token(settings, vocab_size, decoder_only),
         force_eos=_force_eos(settings, special.eos),
+        no_repeat_ngram=settings.integer("no_repeat_ngram_size", 0, least=0),
     )
+    if decode.no_repeat_ngram and decoder_only:
+        raise settings.error("no_repeat_ngram_size", "only that of an encoder-decoder is")
     settings.finish()
     return decode, special
 
@@ -217,6 +220,8 @@ def write_generation(
         values["eos_token_id"] = list(dict.fromkeys([special.eos, *decode.end_tokens]))
     if decode.first_token is not None:
         values["forced_bos_token_id"] = decode.first_token
+    if decode.no_repeat_ngram:
+        values["no_repeat_ngram_size"] = decode.no_repeat_ngram
     if decode.force_eos:
         values["forced_eos_token_id"] = special.eos
     return values
