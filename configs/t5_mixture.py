@@ -7,9 +7,9 @@
 next_sentence or spans, in the share of the steps that the mixture has for it, so that it sees as
 many of its examples. experiments/multitask.py is all of these side by side.
 
-T5's block, but for the scores, which are scaled: unscaled ones are for Adafactor, whose steps are in
-proportion to a parameter's size. By Adam 250 steps of translation reach 4.39 nats without the scale
-(rate 1e-3) and 3.63 with it (3e-3).
+T5's block, but for the scores, which are scaled: unscaled ones are for Adafactor, whose steps are
+in proportion to a parameter's size. By Adam 250 steps of translation reach 4.39 nats without the
+scale (rate 1e-3) and 3.63 with it (3e-3).
 """
 
 from transformer_lab.errors import LabError, nearest

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from transformer_lab.errors import LabError
@@ -83,6 +84,27 @@ def test_muon_orthogonalises_the_momentum_of_kernels_and_is_nesterovs_adam_elsew
         update, gradient = (tree[path[0]][path[1]] for tree in (updates, gradients))
         # The first step of Adam with Nesterov's momentum (Dozat 2016): b1 / (1 + b1) beyond 1.
         np.testing.assert_allclose(update, -0.1 * (1 + 0.9 / 1.9) * jnp.sign(gradient), atol=1e-5)
+
+
+def test_adafactor_is_optaxs_whose_steps_are_relative_to_the_parameter():
+    """Of a gradient of ones the first step is the rate times the parameter's root mean square."""
+    config = OptimizerConfig(
+        name="adafactor", learning_rate=0.1, schedule="constant", warmup_steps=1
+    )
+    optimizers = make_optimizer(config, schedule(config, 5)), optax.adafactor(0.1)
+    first = {"up": {"kernel": jax.random.normal(jax.random.key(0), (130, 140))}}
+    shape, found = first["up"]["kernel"].shape, []
+    for optimizer in optimizers:
+        params, state = first, optimizer.init(first)
+        for factor in (1.0, -2.0, 0.5):
+            gradient = {"up": {"kernel": jnp.full(shape, factor)}}
+            updates, state = optimizer.update(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+            found.append(params["up"]["kernel"])
+    np.testing.assert_allclose(found[:3], found[3:], rtol=1e-6)
+    kernel = first["up"]["kernel"]
+    size = float(jnp.sqrt(jnp.square(kernel).mean()))
+    np.testing.assert_allclose(found[0], kernel - 0.1 * size, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "lion"])

@@ -56,8 +56,10 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
     scale = {
         "adam": lambda: optax.scale_by_adam(config.b1, config.b2, config.epsilon),
         "sgd": lambda: optax.trace(config.b1) if config.b1 else optax.identity(),
-        "adafactor": lambda: optax.chain(
-            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0)
+        "adafactor": lambda: optax.chain(  # steps relative to a parameter (Shazeer 2018, sect. 8)
+            optax.scale_by_factored_rms(),
+            optax.clip_by_block_rms(1.0),
+            optax.scale_by_param_block_rms(),
         ),
         "lion": lambda: optax.scale_by_lion(config.b1, config.b2),
         "muon": lambda: _muon(config),
