@@ -13,8 +13,8 @@ Scale cpu: width 128, lengths to 2,048, seconds on 2 cores; scale paper: width 5
 16,384, for a GPU of 80 GB.
 
 2026-11-28, 2 quiet cores, 10 seconds: exponents of time 2.20 self-attention, 2.47 the window's
-mask, 1.01 recurrence and 0.40 convolution (too small yet to be busy); of memory 2.13, 2.14, 0.96, 0.88.
-As in the table, but for the window, which saves nothing here.
+mask, 1.01 recurrence and 0.40 convolution (too small yet to be busy); of memory 2.13, 2.14, 0.96
+and 0.88. As in the table, but for the window, which saves nothing here.
 """
 
 import time
