@@ -16,7 +16,7 @@ from transformer_lab.errors import LabError, nearest
 from transformer_lab.training.config import default_config
 
 STEPS = 2000
-# Of the examples that the mixture draws: by the tasks' sizes, of 10,000 at most.
+# Of the examples that the mixture draws, as its report says: sizes, of 10,000 at most.
 SHARES = {"translate": 0.213, "summarize": 0.077, "sentiment": 0.213, "question": 0.08,
           "next_sentence": 0.213, "spans": 0.205}  # fmt: skip
 

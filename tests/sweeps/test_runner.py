@@ -151,7 +151,7 @@ def test_a_measurement_takes_the_place_of_training_and_has_the_same_states(tmp_p
     assert "| validation" not in text and not (tmp_path / "curves.png").exists()
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.skipif(len(runner._shares(2)[0]) == 0, reason="cores cannot be shared out")
 def test_runs_at_a_time_share_the_cores(tmp_path, monkeypatch):
     """Two runs see disjoint halves of them while both are there, and both halves get used."""
     code = (

@@ -164,7 +164,7 @@ def test_pieces_are_joined_to_the_words_they_spell(kind):
     words = ["moonshine", "runs", "the", tok.piece(tok.eos_id), "river", "ash"]
     words.append(words[3])
     weights = np.random.default_rng(0).dirichlet(np.ones(len(ids)), (2, 3, 2)).astype(np.float32)
-    found = text_map(tok, weights, ids[:2], ids, Inputs(words=True))
+    found = text_map(tok, weights, ids[:2], ids, words=True)
     assert found.columns == words and len(ids) > len(words)
     firsts = [len(tok.encode(t)) for t in ("moonshine", "moonshine runs", "moonshine runs the")]
     firsts += [firsts[2] + 1, firsts[2] + 1 + len(tok.encode("river")), len(ids) - 1]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_lab.errors import LabError, nearest
+from transformer_lab.layers.basic import product
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.recurrence import Cell, State, scan, zero_state
 
@@ -110,10 +111,9 @@ class Recurrence(nn.Module):
         """Outputs and the last state, as `ops.recurrence.scan` has them."""
         cfg, cell = self.config, self.config.recurrence
         low = lambda x: x.astype(cfg.compute_dtype)  # noqa: E731
-        # Time goes first while x is small, and the products of all times are one flat product.
-        flat = jnp.swapaxes(low(x), 0, 1).reshape(-1, self.features)
-        products = jnp.dot(flat, low(self.input_kernel), preferred_element_type=jnp.float32)
-        products = (products + self.bias).reshape(x.shape[1], x.shape[0], -1)
+        by_time = jnp.swapaxes(low(x), 0, 1)  # while x is small
+        products = product(by_time, low(self.input_kernel), preferred_element_type=jnp.float32)
+        products = products + self.bias
         weights = {"kernel": low(self.recurrent_kernel)}
         if cfg.cell == "gru" and cfg.reset == "after":
             weights["bias"] = self.recurrent_bias

@@ -94,15 +94,23 @@ def _lstm(cell: Cell, weights: Weights, x: Array, state: State) -> State:
 
     Peepholes are diagonal, and the output gate's sees the new cell (Graves 2013, eq. 7-11).
     """
+    return _lstm_with_gates(weights, x, state)[0]
+
+
+def _lstm_with_gates(weights: Weights, x: Array, state: State) -> tuple[State, Array]:
+    """The state, and the four blocks after their squashing [B, G]."""
     h, c = state
     gate, forget, new, output = jnp.split(x + _times(h, weights["kernel"]), 4, axis=-1)
     peephole = weights.get("peephole")
     if peephole is not None:
         gate, forget = gate + peephole[0] * c, forget + peephole[1] * c
-    c = jax.nn.sigmoid(forget) * c + jax.nn.sigmoid(gate) * jnp.tanh(new)
+    gate, forget, new = jax.nn.sigmoid(gate), jax.nn.sigmoid(forget), jnp.tanh(new)
+    c = forget * c + gate * new
     if peephole is not None:
         output = output + peephole[2] * c
-    return jax.nn.sigmoid(output) * jnp.tanh(c), c
+    output = jax.nn.sigmoid(output)
+    gates = jnp.concatenate([gate, forget, new, output], axis=-1)
+    return (output * jnp.tanh(c), c), gates
 
 
 BLOCKS = {"elman": 1, "gated": 2, "gru": 3, "lstm": 4, "lstm_peephole": 4}
@@ -144,12 +152,11 @@ def scan(
     """
     if truncate and reverse:
         raise LabError("model.truncate is for one direction: unset model.bidirectional")
+    flags = [None if m is None else m.T[:, :, None] for m in (mask, fresh)]
     if cell.kind == "lstm" and fresh is None and not truncate:
-        real = None if mask is None else mask.T[:, :, None]
-        return _lstm_scan(weights["kernel"], x, state, real, reverse)
+        return _lstm_scan(weights["kernel"], x, state, flags[0], reverse)
     times = jnp.arange(x.shape[0])
     cut = times % truncate == 0 if truncate else None
-    flags = [None if m is None else m.T[:, :, None] for m in (mask, fresh)]
 
     def body(state, xs):
         x, real, begins, cut = xs
@@ -168,23 +175,21 @@ def scan(
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _lstm_scan(kernel, x, state, real, reverse):
-    """`scan` of an LSTM whose gradient is written out: it keeps three arrays a step, where that of
-    the steps' program keeps eight, and the kernel's is one product over all times."""
+    """`scan` of an LSTM, its gradient written out; `real` is its mask as [T, B, 1] or None.
+
+    It keeps three arrays a step, where that of the steps' program keeps eight, and the kernel's
+    gradient is one product over all times.
+    """
     return _lstm_forward(kernel, x, state, real, reverse)[0]
 
 
 def _lstm_forward(kernel, x, state, real, reverse):
     def body(state, xs):
         x, real = xs
-        h, c = state
-        gate, forget, new, output = jnp.split(x + _times(h, kernel), 4, axis=-1)
-        gate, forget, output = map(jax.nn.sigmoid, (gate, forget, output))
-        new = jnp.tanh(new)
-        cell = forget * c + gate * new
-        after = output * jnp.tanh(cell), cell
+        after, gates = _lstm_with_gates({"kernel": kernel}, x, state)
         if real is not None:
             after = jax.tree.map(partial(jnp.where, real), after, state)
-        return after, (*after, jnp.concatenate([gate, forget, new, output], axis=-1))
+        return after, (*after, gates)
 
     last, (h, c, gates) = jax.lax.scan(body, state, (x, real), reverse=reverse)
     return (h, last), (h, c, gates, state, kernel, real)

@@ -65,7 +65,7 @@ def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
         {"params": params}, tokens, None, types, **more
     )
     found = captured(call, params)
-    return {"self-attention": text_map(tok, stacked(found["encoder"])[0], ids, ids, inputs)}
+    return {"self-attention": text_map(tok, stacked(found["encoder"])[0], ids, ids, inputs.words)}
 
 
 def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -77,7 +77,7 @@ def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     if inputs.extend:
         ids = prompt + task.generator(place)(params, [prompt])[0][0].ids
     weights = decoder_weights(task, params, _row(ids), len(prompt))[0]
-    return {"self-attention": text_map(task.tokenizer, weights, ids, ids, inputs)}
+    return {"self-attention": text_map(task.tokenizer, weights, ids, ids, inputs.words)}
 
 
 def decoder_weights(
@@ -100,7 +100,7 @@ def read_encoder_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> 
     decoder's self-attention is the token that is read, which is the one before.
     """
     found, source, written, read = _translated(task, params, inputs, place)
-    view = lambda *what: text_map(task.tokenizer, *what, inputs)  # noqa: E731
+    view = lambda *what: text_map(task.tokenizer, *what, inputs.words)  # noqa: E731
     cross = stacked(found["decoder"], "cross_attention")[0]
     return {
         "cross-attention": view(cross, written, source),
@@ -113,7 +113,7 @@ def read_decoder_seq2seq(task: Any, params: Any, inputs: Inputs, place: Any) -> 
     """The one row of the source and the target that is read."""
     found, source, _, read = _translated(task, params, inputs, place)
     weights, both = stacked(found["decoder"]["decoder"])[0], source + read
-    return {"self-attention": text_map(task.tokenizer, weights, both, both, inputs)}
+    return {"self-attention": text_map(task.tokenizer, weights, both, both, inputs.words)}
 
 
 def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -122,7 +122,7 @@ def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
         raise LabError('model.attention = "none": this model has no attention to look at')
     found, source, written, _ = _translated(task, params, inputs, place)
     weights = np.asarray(found["weights"][0], np.float32)
-    return {"alignment": text_map(task.tokenizer, weights, written, source, inputs)}
+    return {"alignment": text_map(task.tokenizer, weights, written, source, inputs.words)}
 
 
 def _translated(task, params, inputs, place):
@@ -170,7 +170,7 @@ def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
         encoded = task.encode_texts([inputs.text])
         ids = encoded["tokens"][0, : encoded["tokens_mask"].sum()].tolist()
         found = run("encode_texts", _row(ids))["text"]["decoder"]
-        maps["text tower"] = text_map(task.tokenizer, stacked(found)[0], ids, ids, inputs)
+        maps["text tower"] = text_map(task.tokenizer, stacked(found)[0], ids, ids, inputs.words)
     return maps
 
 
@@ -206,14 +206,14 @@ def text_map(
     weights: Float[np.ndarray, "layers heads t s"],
     rows: list[int],
     columns: list[int],
-    inputs: Inputs,
+    words: bool,
 ) -> Map:
     """The map between the tokens of two rows of ids, or between their words.
 
     A word attends as its pieces do on average, and is attended to as all of them together (Clark
     2019, section 4.1), so that the weights of a row still sum to 1.
     """
-    if not inputs.words:
+    if not words:
         return Map(weights, *([tokenizer.piece(i) for i in ids] for ids in (rows, columns)))
     (t, readers), (s, read) = (_words(tokenizer, ids) for ids in (rows, columns))
     mean = t / t.sum(axis=1, keepdims=True)
