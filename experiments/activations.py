@@ -16,7 +16,7 @@ PAPER = {"relu": 1.677, "gelu": 1.679, "silu": 1.683, "glu": 1.663, "reglu": 1.6
 
 
 def get_experiment(scale: str) -> Experiment:
-    """Three seeds of each, of 400 steps or 20,000 of a larger model."""
+    """Three seeds of each, of 300 steps or 20,000 of a larger model."""
     large = {"steps": 20_000, "model.layers": 12, "model.width": 768, "model.heads": 12,
              "model.head_dim": 64, "batch.rows": 64}  # fmt: skip
     width = 512 if scale == "cpu" else 3072
@@ -36,7 +36,7 @@ def get_experiment(scale: str) -> Experiment:
         metric="bits_per_byte",
         columns=("perplexity",),
         changes={"task.other_lengths": (), "tensorboard": False}
-        | ({"steps": 400} if scale == "cpu" else large),
+        | ({"steps": 300} if scale == "cpu" else large),
         paper=PAPER,
         source="Shazeer 2020, table 1, log-perplexity",
     )

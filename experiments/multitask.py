@@ -1,4 +1,4 @@
-"""Does one small T5 for six tasks do each as well as a model of its own?
+"""Does one small T5 for five tasks do each as well as a model of its own?
 
 python -m transformer_lab.sweep --experiment=experiments/multitask.py --workdir=runs/multitask
 
@@ -16,7 +16,7 @@ from transformer_lab.sweeps.variations import Variation, seeds
 FILE = "configs/t5_mixture.py"
 SCORES = (
     *("translate_bleu", "summarize_rouge1", "summarize_rougeL", "sentiment_accuracy"),
-    *("question_exact_match", "question_f1", "next_sentence_accuracy", "spans_loss"),
+    *("question_exact_match", "question_f1", "next_sentence_accuracy"),
 )
 
 
@@ -26,9 +26,10 @@ def get_experiment(scale: str) -> Experiment:
     rows = [
         Variation(
             task or "mixture",
-            {"config": f"{FILE}:{task}", "steps": many * config.get_config(task).steps},
+            {"config": f"{FILE}:{task}", "steps": many * config.STEPS}
+            | ({"epochs": many * config.EPOCHS[task]} if task else {}),
         )
-        for task in ("", *config.SHARES)
+        for task in ("", *config.EPOCHS)
     ]
     large = {"model.layers": 6, "model.width": 512, "model.heads": 8, "model.head_dim": 64,
              "model.feed_forward_width": 1024}  # fmt: skip

@@ -7,7 +7,7 @@ training fails without a warm-up, with the norm first it needs none. Wang 2022 (
 stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks without
 residuals hardly train. A run that diverges is a failed one.
 
-Scale cpu: 28 runs, planned for 50 minutes on 2 cores. Not yet run.
+Scale cpu: 14 runs of one seed, planned for 20 minutes on 2 cores. Not yet run.
 """
 
 from transformer_lab.sweeps.experiment import Experiment
@@ -32,14 +32,15 @@ WARMUP = [
 
 
 def get_experiment(scale: str) -> Experiment:
-    """12 layers of width 96 for 300 steps of two seeds, or of width 768 for 20,000."""
+    """12 layers of width 96 for 300 steps, or of width 768 for 20,000 and three seeds."""
     sizes = {"steps": 300, "model.width": 96, "model.heads": 3, "model.feed_forward_width": 384}
     if scale == "paper":
         sizes = {"steps": 20_000, "model.width": 768, "model.heads": 24, "batch.rows": 64}
         sizes["model.feed_forward_width"] = 3072
+    rows = chain(grid(NORMS, WARMUP), grid(BARE, WARMUP[:1]))
     return Experiment(
         config="configs/gpt_positions.py:rope",
-        variations=seeds(chain(grid(NORMS, WARMUP), grid(BARE, WARMUP[:1])), 2),
+        variations=seeds(rows, 3) if scale == "paper" else rows,
         metric="bits_per_byte",
         columns=("perplexity",),
         changes=sizes

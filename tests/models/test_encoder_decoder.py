@@ -48,13 +48,13 @@ def test_a_token_changes_no_logit_before_it_and_both_sides_of_an_encoder(positio
 
     def _decoded(m, t, noise):
         memory = m.encode(SOURCE[:1], MASK[:1])
-        x = m._embed(t, "target", 0, None) + noise
+        x = m._embed(t, "target", jnp.arange(5)[None], None) + noise
         states = m.decoder(x, memory=memory, memory_mask=MASK[:1][:, None, None])
         return m.logits(states)[0]
 
     def encode(noise):
         def states(m):
-            x = m._embed(SOURCE[:1], "source", 0, None)
+            x = m._embed(SOURCE[:1], "source", jnp.arange(6)[None], None)
             return m.encoder(x + noise)[0]
 
         return model.apply(params, method=states)
@@ -176,3 +176,16 @@ def test_attention_implementations_agree(implementation):
     model, params = make(attention_implementation=implementation)
     want = make()[0].apply(params, SOURCE, MASK, TARGET)
     np.testing.assert_allclose(model.apply(params, SOURCE, MASK, TARGET), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [*POSITIONS, "rope", "alibi"])
+def test_pairs_that_share_a_row_get_the_logits_they_have_alone(positions):
+    model, params = make(positions=positions)
+    apart = model.apply(params, SOURCE, MASK, TARGET)
+    # Row: the first source of 6 and the second of 4 tokens, two of padding; both targets.
+    source = jnp.concatenate([SOURCE[0], SOURCE[1, :4], jnp.zeros(2, int)])[None]
+    target = jnp.concatenate([TARGET[0], TARGET[1], jnp.zeros(2, int)])[None]
+    segments = jnp.array([[1] * 6 + [2] * 4 + [0] * 2]), jnp.array([[1] * 5 + [2] * 5 + [0] * 2])
+    packed = model.apply(params, source, segments[0] > 0, target, None, *segments)[0]
+    np.testing.assert_allclose(packed[:10].reshape(2, 5, -1), apart, atol=1e-5)
+    assert jnp.isfinite(packed).all()

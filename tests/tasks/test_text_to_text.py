@@ -1,6 +1,7 @@
 """Text to text: what batches hold, where spans are hidden, scores, a run that resumes."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -163,3 +164,57 @@ def test_rouge_beside_that_of_the_first_sentence():
     assert values["rouge1"] == pytest.approx(75.0)  # 1 and 2 * 1 * (1/3) / (4/3) = 1/2
     assert values["first_sentence_rouge1"] == pytest.approx(100 * (1 + 2 / 3) / 2)
     assert values["rouge2"] == pytest.approx(50.0) and not notes
+
+
+def test_a_packed_batch_has_the_summed_loss_of_its_pairs_alone(trainer):
+    packing = make_trainer(tiny(**{"batch.packed": (60, 60), "batch.tokens_per_batch": 960}), 1)
+    task, params = packing.task, trainer.init().params
+    with task.train_batches() as batches:
+        batch = next(batches)
+    assert batch["source"].shape == (8, 60) and "task" not in batch
+    assert task.sizes(batch)["examples"] == batch["target_segments"].max(axis=1).sum() > 16
+    rows = []
+    for row in range(8):
+        for n in range(1, batch["target_segments"][row].max() + 1):
+            rows.append(
+                tuple(
+                    np.pad(ids, (0, 60 - len(ids)))
+                    for ids in (
+                        batch[name][row][batch[f"{name}_segments"][row] == n]
+                        for name in ("source", "target")
+                    )
+                )
+            )
+    source, target = (np.stack(column) for column in zip(*rows, strict=True))
+    masks = {name: ids > 0 for name, ids in (("source_mask", source), ("target_mask", target))}
+    alone = {"source": source, "target": target} | masks
+    nll, weight = task.loss(params, jax.tree.map(jnp.asarray, alone), None)["loss"]
+    packed = task.loss(params, jax.tree.map(jnp.asarray, batch), None)["loss"]
+    np.testing.assert_allclose(packed[0], nll, rtol=1e-5)
+    assert packed[1] == weight == batch["target_mask"].sum()
+
+
+def test_packed_training_runs_and_its_evaluation_has_each_task_apart():
+    packing = make_trainer(tiny(**{"batch.packed": (60, 60), "batch.tokens_per_batch": 960}), 1)
+    state = packing.init()
+    with packing.task.train_batches() as batches:
+        for _ in range(2):
+            state, metrics = packing.train_step(state, packing.place(next(batches)))
+    assert np.isfinite(float(metrics["loss"][0] if isinstance(metrics["loss"], tuple) else 0.0))
+    pairs = packing.eval_step(
+        state.params, packing.place(next(packing.task.eval_batches("validation")))
+    )
+    assert sum(pairs[f"{name}_loss"][1] for name in TASKS) == pairs["nll"][1] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch.packed": (60,)}, "give the tokens of a source and of a target row"),
+        ({"batch.packed": (60, 65)}, "exceeds model.max_length = 64"),
+        ({"batch.packed": (60, 3)}, "no example of the task"),
+    ],
+)
+def test_impossible_rows_are_refused(changes, message):
+    with pytest.raises(LabError, match=message):
+        _ = make_trainer(tiny(**changes), 1).task.train_plan

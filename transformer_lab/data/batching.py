@@ -26,7 +26,7 @@ class BatchConfig:
     max_length: int = 256  # tokens of any field, end token included; longer examples are left out
 
     def __post_init__(self):
-        for field in fields(self):
+        for field in fields(BatchConfig):
             value = getattr(self, field.name)
             if type(value) is not int or value < 1:
                 raise LabError(f"{field.name} must be a whole number from 1, got {value!r}")
@@ -41,8 +41,10 @@ def check_rows(key: str, rows: int, rows_multiple: int) -> None:
         )
 
 
-def fits(lengths: Int[np.ndarray, "n fields"], max_length: int) -> Bool[np.ndarray, "n"]:
-    """True for the examples of which no field is longer than `max_length`."""
+def fits(
+    lengths: Int[np.ndarray, "n fields"], max_length: int | Int[np.ndarray, "#fields"]
+) -> Bool[np.ndarray, "n"]:
+    """True for the examples of which no field is longer than `max_length`, or than its own."""
     return (lengths <= max_length).all(axis=1)
 
 
@@ -91,7 +93,7 @@ class BatchPlan:
         """The first epoch's batches."""
         return (self[step] for step in range(len(self)))
 
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows"]]:
+    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *more"]]:
         if step < 0:
             raise IndexError(f"step {step} is negative")
         epoch, place = divmod(int(step), self.batches_per_epoch)

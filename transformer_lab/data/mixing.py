@@ -58,10 +58,10 @@ class MixedPlan(BatchPlan):
         self._examples = self._drawn.reshape(len(rates), -1).sum(axis=0)
         self._batches = -(-self._examples // self._rows)
 
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows 2"]]:
+    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *more 2"]]:
         bucket, ids = super().__getitem__(step)
-        draws = np.random.default_rng((self.seed, step, 2)).integers(2**63, size=len(ids))
-        return bucket, np.stack([ids, np.where(ids < 0, -1, draws)], axis=1)
+        draws = np.random.default_rng((self.seed, step, 2)).integers(2**63, size=ids.shape)
+        return bucket, np.stack([ids, np.where(ids < 0, -1, draws)], axis=-1)
 
     def _order(self, epoch: int, rng: np.random.Generator) -> np.ndarray:
         drawn = [self._draw(cell, epoch) for cell in np.flatnonzero(self._drawn).tolist()]

@@ -14,6 +14,8 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.decoder import positions_within
+from transformer_lab.ops.attention import same_segment
 from transformer_lab.ops.dropout import dropout
 
 Cache = dict[str, Any]
@@ -61,7 +63,11 @@ class EncoderDecoderConfig(StackConfig):
 
 
 class EncoderDecoder(nn.Module):
-    """source, target -> logits. Dropout is on when a call is given a dropout key."""
+    """source, target -> logits. Dropout is on when a call is given a dropout key.
+
+    Segments number the pairs that share a row, 1 the first, 0 padding: both sides attend within
+    their pair, and positions count from its first token.
+    """
 
     config: EncoderDecoderConfig
 
@@ -88,22 +94,27 @@ class EncoderDecoder(nn.Module):
         source_mask: Bool[Array, "b s"],
         target: Int[Array, "b t"],
         dropout_key: Key[Array, ""] | None = None,
+        source_segments: Int[Array, "b s"] | None = None,
+        target_segments: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"]:
         """Logits of the token after each target token; target starts with the start token."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        memory = self.encode(source, source_mask, keys[0])
-        return self.logits(self.decode(target, memory, source_mask, keys[1]))
+        segments = source_segments, target_segments
+        memory = self.encode(source, source_mask, keys[0], source_segments)
+        return self.logits(self.decode(target, memory, source_mask, keys[1], *segments))
 
     def encode(
         self,
         source: Int[Array, "b s"],
         source_mask: Bool[Array, "b s"],
         dropout_key: Key[Array, ""] | None = None,
+        segments: Int[Array, "b s"] | None = None,
     ) -> Float[Array, "b s d"]:
         """The encoder's states; the mask is True at real tokens."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        x = self._embed(source, "source", 0, keys[0])
-        return self.encoder(x, source_mask[:, None, None, :], dropout_key=keys[1])
+        x = self._embed(source, "source", positions_within(segments, source.shape[1]), keys[0])
+        mask = source_mask[:, None, None] if segments is None else same_segment(segments)
+        return self.encoder(x, mask, dropout_key=keys[1])
 
     def decode(
         self,
@@ -111,13 +122,16 @@ class EncoderDecoder(nn.Module):
         memory: Float[Array, "b s d"],
         memory_mask: Bool[Array, "b s"],
         dropout_key: Key[Array, ""] | None = None,
+        memory_segments: Int[Array, "b s"] | None = None,
+        segments: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
         """The decoder's states for all target positions at once."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        x = self._embed(target, "target", 0, keys[0])
-        return self.decoder(
-            x, memory=memory, memory_mask=memory_mask[:, None, None, :], dropout_key=keys[1]
-        )
+        x = self._embed(target, "target", positions_within(segments, target.shape[1]), keys[0])
+        mask, memory_mask = None, memory_mask[:, None, None]
+        if segments is not None:
+            mask, memory_mask = same_segment(segments), same_segment(segments, memory_segments)
+        return self.decoder(x, mask, memory=memory, memory_mask=memory_mask, dropout_key=keys[1])
 
     def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         """Output scores in float32."""
@@ -153,13 +167,13 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
         """Logits after each of the next t target tokens, and the cache that holds them."""
         index = cache["index"]
-        x = self._embed(tokens, "target", index, None)
+        x = self._embed(tokens, "target", index + jnp.arange(tokens.shape[1])[None], None)
         memory = cache["memory"]
         x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], memory["mask"])
         cache = {"index": index + tokens.shape[1], "layers": layers, "memory": memory}
         return self.logits(x), cache
 
-    def _embed(self, ids, side, start, key):
+    def _embed(self, ids, side, positions, key):
         cfg = self.config
         if ids.shape[1] > cfg.max_length:
             raise LabError(
@@ -169,7 +183,7 @@ class EncoderDecoder(nn.Module):
         x = getattr(self, f"{table}_embedding")(ids)
         if cfg.embedding_scale:
             x = x * jnp.asarray(cfg.width**0.5, x.dtype)
-        vectors = getattr(self, f"{side}_positions")(start + jnp.arange(ids.shape[1]))
+        vectors = getattr(self, f"{side}_positions")(positions)
         x = x if vectors is None else x + vectors
         if cfg.embedding_norm:
             x = getattr(self, f"{side}_norm")(x)

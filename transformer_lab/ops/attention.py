@@ -35,10 +35,13 @@ def visible(
     return allowed & (jnp.abs(distances) < window) if window else allowed
 
 
-def same_segment(segments: Int[Array, "b t"]) -> Bool[Array, "b 1 t t"]:
+def same_segment(
+    segments: Int[Array, "b t"], keys: Int[Array, "b s"] | None = None
+) -> Bool[Array, "b 1 t s"]:
     """True between tokens of one segment; segment 0 is padding, attended by nobody."""
-    equal = segments[:, :, None] == segments[:, None, :]
-    return (equal & (segments != 0)[:, None, :])[:, None]
+    keys = segments if keys is None else keys
+    equal = segments[:, :, None] == keys[:, None, :]
+    return (equal & (keys != 0)[:, None, :])[:, None]
 
 
 def attend(

@@ -38,7 +38,7 @@ class Bucketed:
         fields, columns = self.encode_split(split)
         limit = self.model_config.max_length
         if split == "train":
-            limit = min(limit, self.sections["batch"].max_length)
+            limit = np.minimum(limit, np.atleast_1d(self.longest()))
         kept = np.flatnonzero(fits(lengths_of(fields), limit))
         dropped = len(next(iter(fields.values()))) - len(kept)
         if dropped:
@@ -48,6 +48,10 @@ class Bucketed:
                 for name, values in columns.items()
             }
         return fields, columns, dropped
+
+    def longest(self) -> int | tuple[int, ...]:
+        """Tokens of a training example at most: of any field, or of each."""
+        return self.sections["batch"].max_length
 
     @cached_property
     def train_set(self) -> tuple[Fields, Columns, int]:

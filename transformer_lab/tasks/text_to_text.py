@@ -5,18 +5,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import jax.numpy as jnp
 import numpy as np
 
 from transformer_lab import text
 from transformer_lab.data import parallel, text_tasks
 from transformer_lab.data.batching import BatchConfig, choose_buckets
 from transformer_lab.data.mixing import MixedPlan, mixing_rates
+from transformer_lab.data.packed_pairs import PackedPairsPlan, join_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, lengths_of
 from transformer_lab.data.span_corruption import corrupt, span_mask
 from transformer_lab.data.text_tasks import SPANS
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
+from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
@@ -31,10 +34,26 @@ class TextToTextConfig(TranslationConfig):
     samples: int = 2  # outputs of each task shown at the end
 
 
+@dataclass(frozen=True)
+class TextBatchConfig(BatchConfig):
+    """Packed, a batch mixes the tasks, as it does in no bucket of like lengths."""
+
+    # Tokens of a source and of a target row that hold several examples each; empty: one a row.
+    packed: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.packed and (len(self.packed) != 2 or min(self.packed) < 1):
+            raise LabError(
+                f"batch.packed = {self.packed}: give the tokens of a source and of a target row, "
+                "as (384, 64), or ()"
+            )
+
+
 SECTIONS = {
     "task": TextToTextConfig,
     "data": text_tasks.TextTasksConfig,
-    "batch": BatchConfig,
+    "batch": TextBatchConfig,
     "tokenizer": text.TokenizerConfig,
     "decode": DecodeConfig,
 }
@@ -42,7 +61,21 @@ _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 class TextToText(Translation):
-    """A batch also holds `task` [rows], the number of each row's task in the config."""
+    """A batch also holds `task` [rows], the number of each row's task in the config; a packed one
+    `source_segments` and `target_segments` instead, the number of each token's pair in its row."""
+
+    def __init__(self, model_kind, model_config, sections, *args, **kwargs):
+        packed = sections["batch"].packed
+        if packed and model_kind != "encoder_decoder":
+            raise LabError(
+                f'model.kind = "{model_kind}" reads one pair a row: unset batch.packed, or use '
+                '"encoder_decoder"'
+            )
+        if max(packed, default=0) > model_config.max_length:
+            raise LabError(
+                f"batch.packed = {packed} exceeds model.max_length = {model_config.max_length}"
+            )
+        super().__init__(model_kind, model_config, sections, *args, **kwargs)
 
     # Data.
 
@@ -121,8 +154,20 @@ class TextToText(Translation):
             name = list(self.parts)[sizes.index(0)]
             raise LabError(f'no example of the task "{name}" fits: raise batch.max_length')
         rates = mixing_rates(sizes, data.limit, data.temperature)
+        if packed := self.sections["batch"].packed:
+            return PackedPairsPlan(lengths, columns["task"], rates, packed, *slots, self.seed)
         shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
         return MixedPlan(lengths, columns["task"], rates, shapes, *slots, self.seed)
+
+    def longest(self) -> int | tuple[int, ...]:
+        batch = self.sections["batch"]
+        return tuple(min(batch.max_length, n) for n in batch.packed) or batch.max_length
+
+    def eval_shapes(self) -> list[tuple[int, ...]]:
+        if not self.sections["batch"].packed:
+            return self.train_plan.shapes
+        lengths = lengths_of(self.train_set[0])
+        return choose_buckets(lengths, self.sections["batch"].buckets, *self.slots())
 
     def train_batches(self) -> Batches:
         fields, columns, _ = self.train_set
@@ -131,17 +176,33 @@ class TextToText(Translation):
         return Batches(self.train_plan, partial(self._load_drawn, fields, columns, spans, raw))
 
     def _load_drawn(self, fields, columns, spans, raw, drawn, shape) -> HostBatch:
-        """A batch in which the spans to hide are those of the rows' draws."""
-        ids, draws = drawn.T
+        """A batch in which the spans to hide are those of the examples' draws."""
+        ids, draws = np.moveaxis(drawn, -1, 0)
+        real, packed = ids >= 0, ids.ndim == 2
+        if packed:
+            ids, draws = ids[real], draws[real]
         batch = self.load(fields, columns, ids, shape)
         for row in np.flatnonzero(np.isin(ids, spans)):
             text_ids = raw[int(np.searchsorted(spans, ids[row]))]
             pair = self._hide(text_ids, np.random.default_rng(int(draws[row])))
             for name, part in zip(("source", "target"), pair, strict=True):
                 batch[name][row, : len(part)] = part
+        if packed:
+            return join_rows(batch, list(fields), real.sum(axis=1), shape, self.tokenizer.pad_id)
         return batch
 
     # What the trainer compiles.
+
+    def _logits(self, params, batch, dropout_key):
+        segments = batch.get("target_segments")
+        if segments is None:
+            return super()._logits(params, batch, dropout_key)
+        target, mask = batch["target"], batch["source_mask"]
+        before = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
+        first = positions_within(segments, target.shape[1]) == 0
+        shifted = jnp.where(first, self.tokenizer.bos_id, before)
+        more = dropout_key, batch["source_segments"], segments
+        return self.model.apply({"params": params}, batch["source"], mask, shifted, *more)
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Those of all, and the loss of each task."""
@@ -151,6 +212,12 @@ class TextToText(Translation):
         for number, name in enumerate(self.parts):
             mine = (batch["task"] == number)[:, None] & batch["target_mask"]
             found[f"{name}_loss"] = masked_sum(nats, mask=mine)
+        return found
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        found = super().sizes(batch)
+        if "target_segments" in batch:
+            found["examples"] = int(batch["target_segments"].max(axis=1).sum())
         return found
 
     # Scores.
