@@ -7,8 +7,11 @@ that is computed on whole texts gets better, the held-out loss and bits per byte
 said word by word, BLEU and the samples at the end of log.txt, is worthless.
 
 Scale cpu: the small GPT on the Brown corpus and the translator of reversed texts, 200 and 300
-steps; four runs, planned for 6 minutes on 2 cores. At scale paper GPT-2 small and the base
-translator, with the data of their config files. Not yet run.
+steps; four runs. At scale paper GPT-2 small and the base translator, with the data of their files.
+
+2026-11-28, a minute and a half on 2 cores: held-out bits per byte fall from 2.252 to 0.052, and the
+translator's loss from 0.223 to 0.115 while its BLEU falls from 92.0 to 0: it says nothing at all.
+The samples of so small a GPT are poor with the mask as well.
 """
 
 from transformer_lab.sweeps.experiment import Experiment

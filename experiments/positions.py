@@ -5,6 +5,11 @@ python -m transformer_lab.sweep --experiment=experiments/positions.py --workdir=
 The small GPT on the Brown corpus, trained at 128 tokens, scored at 128, 256 and 512 (Press 2021,
 figure 1, which finds that ALiBi's perplexity holds, and sinusoids' and RoPE's explode; Su 2021).
 `index` and `index_scaled` are two classic mistakes; `+every` adds the vectors before each layer.
+
+2026-11-28, 17 minutes on 2 cores beside tests, bits per byte at 128 and at 512: ALiBi holds (2.039,
+2.038) and sinusoids explode (2.289, 3.409), as in the paper; RoPE only rises (2.024, 2.072). Best
+are Transformer-XL's (2.001, 2.007). Numbers as positions do nothing: the same on all features, the
+norm takes them away, and the rows equal `none`.
 """
 
 from matplotlib.figure import Figure

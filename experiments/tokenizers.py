@@ -9,7 +9,10 @@ that is unknown. An unknown token costs no bits for its spelling, words lose whi
 their endings: their bits and those of characters are too low by what is lost.
 
 Scale cpu: 3 layers of width 128, one seed; nine runs of the FLOPs of 400 steps with 4,000 pieces,
-planned for 20 minutes on 2 cores. At scale paper GPT-2's small sizes, three seeds. Not yet run.
+at scale paper GPT-2's small sizes, three seeds. Tokens a word in four languages: fertility.py.
+
+2026-11-28, 14 minutes of training on 2 cores: of those that lose nothing 4,000 unigram (1.990) and
+byte-pair pieces (2.004) are ahead of 1,000 (2.043), 16,000 (2.049) and bytes (2.229).
 """
 
 from matplotlib.figure import Figure
