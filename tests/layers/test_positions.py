@@ -205,3 +205,20 @@ def test_the_table_measures_what_is_known_of_a_kind(kind):
     assert (found.shift_error < 1e-4) is shift
     assert (found.any_length, found.odd_width) == (any_length, odd_width)
     assert least is None or found.least_width == least
+
+
+@pytest.mark.parametrize("kind", ["index", "index_scaled"])
+def test_an_index_added_to_every_feature_is_lost_in_a_layer_norm_and_not_in_an_rms_norm(kind):
+    change = {}
+    for name in ("layer_norm", "rms_norm"):
+        config = StackConfig(
+            layers=2, width=12, heads=2, head_dim=6, feed_forward_width=20, max_length=9,
+            positions=kind, norm_place="pre", norm=name,
+        )  # fmt: skip
+        x = jnp.asarray(RNG.normal(size=(1, 7, 12)), jnp.float32)
+        vectors = PositionVectors(config).apply({}, jnp.arange(7))
+        stack = Stack(config, 2, causal=True)
+        params = draw(stack, x)
+        with_index, without = stack.apply(params, x + vectors), stack.apply(params, x)
+        change[name] = float(jnp.abs(with_index - without).max())
+    assert change["layer_norm"] < 1e-4 and change["rms_norm"] > 1e-2
