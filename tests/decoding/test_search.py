@@ -206,6 +206,26 @@ def test_no_n_tokens_come_twice_and_the_best_of_the_others_is_found(n):
     assert changed, "without the rule some row's best repeats itself"
 
 
+@pytest.mark.parametrize("least", [0, 2, 4, 9])
+def test_no_output_ends_too_early_and_the_best_of_the_others_is_found(least):
+    """Brute force over all sequences that are long enough; those at the limit need no end token."""
+    toy, longest = Toy(seed=7, rows=8, vocab=3, eos_bias=1.0), 5
+    config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, min_new_tokens=least)
+    found, fast = (toy.run(search, config, longest) for search in (beam_search, greedy))
+    for row in range(toy.rows):
+        scored = brute_force(toy, row, config, longest)
+        wanted = [(s, ids) for s, ids in scored if EOS not in ids[:least]]
+        for place, (score, ids) in enumerate(wanted[:2]):
+            assert found.tokens[row, place].tolist() == padded(ids, longest)
+            np.testing.assert_allclose(found.scores[row, place], score, 1e-5, 1e-6)
+        ids = ()
+        while EOS not in ids and len(ids) < longest:
+            order = np.argsort(-toy.log_probs(row, ids))
+            ids += (int(next(t for t in order if t != EOS or len(ids) >= least)),)
+        assert fast.tokens[row, 0].tolist() == padded(ids, longest)
+    assert least or (np.asarray(found.lengths[:, 0]) < 4).any()
+
+
 @pytest.mark.parametrize(("search", "width"), [(greedy, 1), (beam_search, 2)])
 def test_renormalised_and_forced_to_end(search, width):
     """The banned token's share goes to the rest, and the last token is the end at no cost."""

@@ -22,7 +22,7 @@ from transformer_lab.pretrained.hub import read_tensors
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "encoder_decoders"
-NAMES = ["bart", "bart_relu", "t5", "t5_silu", "t5_untied"]
+NAMES = ["bart", "bart_relu", "bart_summary", "t5", "t5_silu", "t5_untied"]
 REFERENCE = Path(os.environ.get("TRANSFORMER_LAB_PARITY", ROOT.parent / "shared" / "parity"))
 SPECIAL = SpecialIds(pad=0, eos=1, start=0)
 SIZES = {"layers": 2, "width": 12, "heads": 3, "head_dim": 4, "feed_forward_width": 10}

@@ -73,6 +73,8 @@ def test_settings_and_defaults_are_read():
             "eos_token_id": [0],
             "decoder_start_token_id": 2,
             "no_repeat_ngram_size": 3,
+            "min_length": 4,  # so here
+            "min_new_tokens": 2,
             "repetition_penalty": 1.0,
             "temperature": 0.3,
             "forced_bos_token_id": None,
@@ -90,6 +92,7 @@ def test_settings_and_defaults_are_read():
         renormalize=True,
         force_eos=True,
         no_repeat_ngram=3,
+        min_new_tokens=3,
     )
 
 
@@ -151,7 +154,7 @@ def test_old_directories_keep_generation_settings_in_the_model_config():
         ({"repetition_penalty": 1.2}, "repetition_penalty = 1.2"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1"),
         ({"do_sample": True}, "do_sample = true"),
-        ({"min_length": 2}, "min_length = 2"),
+        ({"min_length": -1}, "min_length = -1"),
         ({"forced_eos_token_id": 3}, "forced_eos_token_id = 3"),
         ({"forced_bos_token_id": 10}, "forced_bos_token_id = 10"),
         ({"bad_words_ids": [[1, 2]]}, "bad_words_ids"),
@@ -184,6 +187,7 @@ def test_written_settings_are_read_back():
         renormalize=True,
         force_eos=True,
         no_repeat_ngram=2,
+        min_new_tokens=4,
     )
     assert read(write_generation(special, decode, 32), {}) == (decode, special)
     assert read(write_generation(special, None, 32), {})[1] == special

@@ -33,6 +33,7 @@ class DecodeConfig:
     batch_size: int = 64  # rows that are decoded at once
     banned_tokens: tuple[int, ...] = ()  # never generated, such as padding
     renormalize: bool = False  # the banned tokens' probability goes to the others
+    min_new_tokens: int = 0  # no output ends before so many tokens
     no_repeat_ngram: int = 0  # no n tokens come twice in an output (Paulus 2017); 0: they may
     temperature: float = 0.0  # sampling from softmax(logits / temperature); 0: the likeliest token
     top_k: int = 0  # only of the k likeliest tokens; 0: of all
@@ -75,8 +76,9 @@ class DecodeConfig:
             raise LabError("decode.stop holds an empty string: unset it, or name what ends a text")
         if self.temperature and self.beam_size > 1:
             raise LabError("decode.temperature samples, decode.beam_size > 1 searches: set one")
-        if self.no_repeat_ngram < 0:
-            raise LabError(f"decode.no_repeat_ngram = {self.no_repeat_ngram} is negative: use 0")
+        for name in ("no_repeat_ngram", "min_new_tokens"):
+            if getattr(self, name) < 0:
+                raise LabError(f"decode.{name} = {getattr(self, name)} is negative: use 0")
         if self.max_new_tokens < 0:
             raise LabError(
                 f"decode.max_new_tokens = {self.max_new_tokens} must be at least 1, "

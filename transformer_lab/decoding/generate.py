@@ -60,8 +60,9 @@ class Generator:
         place: Callable[[Batch], Batch] | None = None,
     ):
         self.model, self.config, self.eos_id = model, config, eos_id
-        if config.no_repeat_ngram:
-            raise LabError("decode.no_repeat_ngram is for what a source is decoded to: set it to 0")
+        for name in ("no_repeat_ngram", "min_new_tokens"):
+            if getattr(config, name):
+                raise LabError(f"decode.{name} is for what a source is decoded to: set it to 0")
         for token in (eos_id, *config.banned_tokens, *config.end_tokens):
             if token >= model.config.vocab_size:
                 size = model.config.vocab_size

@@ -196,6 +196,9 @@ def _prepare(logits, config: DecodeConfig, eos_id: int, start, tokens, i, at_lim
     if config.banned_tokens:
         banned = np.isin(np.arange(size), config.banned_tokens)
         allowed = jnp.where(banned, IMPOSSIBLE, logits)
+    if config.min_new_tokens:
+        end = np.isin(np.arange(size), [eos_id, *config.end_tokens])
+        allowed = jnp.where(end & (i < config.min_new_tokens), IMPOSSIBLE, allowed)
     if config.no_repeat_ngram:
         said = jnp.concatenate([start[..., None], tokens], axis=-1)
         again = _repeats(said, i + 1, config.no_repeat_ngram, size)

@@ -16,8 +16,8 @@ DEFAULT_NEW_TOKENS = 20
 
 UNDERSTOOD = words("""
     bad_words_ids early_stopping forced_bos_token_id forced_eos_token_id length_penalty max_length
-    max_new_tokens no_repeat_ngram_size num_beams num_return_sequences renormalize_logits
-    suppress_tokens
+    max_new_tokens min_length min_new_tokens no_repeat_ngram_size num_beams num_return_sequences
+    renormalize_logits suppress_tokens
 """)
 
 # They choose no token: what is returned and cached, what only sampling or a draft model reads.
@@ -45,8 +45,6 @@ NEUTRAL = {
     "force_words_ids": UNSET,
     "guidance_scale": (1.0,),
     "max_time": UNSET,
-    "min_length": (0,),
-    "min_new_tokens": (0,),
     "num_beam_groups": (1,),
     "penalty_alpha": (0.0,),
     "prompt_lookup_num_tokens": UNSET,
@@ -104,9 +102,12 @@ def read_generation(
         first_token=_first_token(settings, vocab_size, decoder_only),
         force_eos=_force_eos(settings, special.eos),
         no_repeat_ngram=settings.integer("no_repeat_ngram_size", 0, least=0),
+        min_new_tokens=_least_tokens(settings),
     )
-    if decode.no_repeat_ngram and decoder_only:
-        raise settings.error("no_repeat_ngram_size", "only that of an encoder-decoder is")
+    if decoder_only:
+        for name in ("no_repeat_ngram_size", "min_length", "min_new_tokens"):
+            if settings.raw(name, 0):
+                raise settings.error(name, "only that of an encoder-decoder is")
     settings.finish()
     return decode, special
 
@@ -148,6 +149,13 @@ def _new_tokens(settings: Settings, max_length: int) -> int:
     if total is not None:
         return min(total - 1, max_length)
     return max(1, min(DEFAULT_NEW_TOKENS, max_length - 1))
+
+
+def _least_tokens(settings: Settings) -> int:
+    """The larger of min_new_tokens and min_length less the start token."""
+    total = settings.integer("min_length", 0, least=0)
+    new = settings.integer("min_new_tokens", 0, least=0)
+    return max(new, total - 1)
 
 
 def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, ...]:
@@ -222,6 +230,8 @@ def write_generation(
         values["forced_bos_token_id"] = decode.first_token
     if decode.no_repeat_ngram:
         values["no_repeat_ngram_size"] = decode.no_repeat_ngram
+    if decode.min_new_tokens:
+        values["min_length"] = 1 + decode.min_new_tokens
     if decode.force_eos:
         values["forced_eos_token_id"] = special.eos
     return values
