@@ -194,16 +194,19 @@ def test_a_packed_batch_has_the_summed_loss_of_its_pairs_alone(trainer):
     assert packed[1] == weight == batch["target_mask"].sum()
 
 
-def test_packed_training_runs_and_its_evaluation_has_each_task_apart():
-    packing = make_trainer(tiny(**{"batch.packed": (60, 60), "batch.tokens_per_batch": 960}), 1)
-    state = packing.init()
-    with packing.task.train_batches() as batches:
-        for _ in range(2):
-            state, metrics = packing.train_step(state, packing.place(next(batches)))
-    assert np.isfinite(float(metrics["loss"][0] if isinstance(metrics["loss"], tuple) else 0.0))
-    pairs = packing.eval_step(
-        state.params, packing.place(next(packing.task.eval_batches("validation")))
-    )
+def test_packed_training_is_the_same_on_eight_devices_and_its_evaluation_apart_by_task():
+    packed = {"batch.packed": (60, 60), "batch.tokens_per_batch": 960}
+    found = []
+    for devices in (1, 8):
+        packing = make_trainer(tiny(**packed | {"mesh.data": devices}), devices)
+        state = packing.init()
+        with packing.task.train_batches() as batches:
+            for _ in range(2):
+                state, _ = packing.train_step(state, packing.place(next(batches)))
+        found.append(jax.tree.map(np.asarray, state.params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *found)
+    batch = packing.place(next(packing.task.eval_batches("validation")))
+    pairs = packing.eval_step(state.params, batch)
     assert sum(pairs[f"{name}_loss"][1] for name in TASKS) == pairs["nll"][1] > 0
 
 
