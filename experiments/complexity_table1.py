@@ -5,9 +5,8 @@ python -m transformer_lab.sweep --experiment=experiments/complexity_table1.py --
 Vaswani 2017, table 1, measured and not trained: one pass forward and backward over a single
 sequence, the best of three, and the bytes that the compiled program takes beside its arguments.
 `*_exponent` is the slope over lengths of 512 and more in logarithms: the table has 2 for
-self-attention, 1 for the others. A window is a mask over all scores in this code: it changes what
-is read and not what it costs. A recurrence's steps wait for each other, which time shows on devices
-that do many things at once.
+self-attention, 1 for the others. A recurrence's steps wait for each other, which time shows on
+devices that do many things at once.
 
 Scale cpu: width 128, lengths to 2,048, seconds on 2 cores; scale paper: width 512, to
 16,384, for a GPU of 80 GB.
@@ -25,7 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from transformer_lab.ops import recurrence
-from transformer_lab.ops.attention import attend, visible
+from transformer_lab.ops.attention import attend, local_attend
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import vary
 
@@ -63,9 +62,9 @@ def layer(kind: str, x, weights):
             x[None], weights[:KERNEL], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
         )
     heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
-    at = jnp.arange(t)
-    mask = visible(at, at, causal=False, window=WINDOW)[None, None] if kind == "window" else None
-    return attend(heads, heads, heads, mask)[0]
+    if kind == "window":
+        return local_attend(heads, heads, heads, window=WINDOW)
+    return attend(heads, heads, heads)[0]
 
 
 def cost(kind: str, x, weights):

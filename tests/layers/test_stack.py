@@ -1,5 +1,6 @@
 """The stack against PyTorch's, and its switches against each other."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -210,3 +211,25 @@ def test_layer_norm_keeps_its_digits_on_small_and_shifted_inputs():
         layer = norm(StackConfig(norm_epsilon=epsilon))
         got, _ = layer.init_with_output(jax.random.key(0), jnp.asarray(x, jnp.float32))
         np.testing.assert_allclose(got, want, atol=2e-3 if shift else 1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_window_by_blocks_is_that_of_the_mask_and_captures_its_weights(causal, scan):
+    config = StackConfig(
+        layers=2, width=12, heads=2, kv_heads=1, head_dim=6, feed_forward_width=20, max_length=9,
+        positions="rope", window=3, dropout=0.0, scan_layers=scan,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, 9, 12)), jnp.float32)
+    mask = (jnp.arange(9) < jnp.array([[9], [5]]))[:, None, None]
+    stack = Stack(config, 2, causal=causal)
+    params = stack.init(jax.random.key(0), x)
+    assert config.is_local(9) and not replace(config, attention_implementation="xla").is_local(9)
+    masked = Stack(replace(config, attention_implementation="xla"), 2, causal=causal)
+    want = masked.apply(params, x, mask)
+    np.testing.assert_allclose(stack.apply(params, x, mask), want, atol=1e-5)
+    out, captured = stack.apply(params, x, mask, mutable=["intermediates"])
+    np.testing.assert_allclose(out, want, atol=1e-5)
+    weights = jax.tree.leaves(captured)[0]
+    assert weights.shape == (2, 2, 9, 9) and not weights[:, :, 8, :6].any()

@@ -24,7 +24,7 @@ CONFIG = DecoderConfig(
 FIRST = np.array([5, 17, 9, 20, 11, 6])
 # A row for each token that is changed: every test has one shape, for operations compile slowly.
 TOKENS = jnp.asarray([FIRST, *np.where(np.eye(6, dtype=bool), (FIRST + 7) % 23, FIRST)])
-WINDOW = 4
+WINDOW = 3  # half of the six tokens: its attention goes block by block
 KINDS = {
     **{kind: {"positions": kind} for kind in CHOICES["positions"]},
     **{f"{kind}_window": {"positions": kind, "window": WINDOW} for kind in RELATIVE},

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_lab.ops.attention import attend, causal_mask, fused_attend
+from transformer_lab.ops.attention import attend, causal_mask, fused_attend, local_attend, visible
 
 
 def arrays(b=2, n=6, k=3, t=5, s=7, h=4, seed=0):
@@ -92,3 +92,41 @@ def test_scores_and_softmax_stay_float32_under_bfloat16():
     out, weights = attend(query * 8, key * 8, value)
     assert out.dtype == jnp.bfloat16 and weights.dtype == jnp.float32
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("t", "window", "masked"),
+    [(10, 3, None), (12, 4, (2, 1, 1)), (11, 5, (2, 1, 11)), (7, 1, None), (9, 2, (1, 6, 9))],
+)
+def test_a_window_by_blocks_equals_its_mask_over_all_keys(t, window, masked, causal):
+    inputs = arrays(t=t, s=t)
+    near = visible(jnp.arange(t), jnp.arange(t), causal=causal, window=window)[None, None]
+    mask = None
+    if masked is not None:
+        mask = jnp.asarray(np.random.default_rng(1).random((*masked, t)) < 0.6)
+
+    def whole(*inputs):
+        return attend(*inputs, near if mask is None else near & mask)[0]
+
+    def by_blocks(*inputs):
+        return local_attend(*inputs, mask, window=window, causal=causal)
+
+    np.testing.assert_allclose(by_blocks(*inputs), whole(*inputs), atol=1e-6)
+    gradients = [
+        jax.grad(lambda *x: jnp.sin(f(*x)).sum(), argnums=(0, 1, 2))(*inputs)  # noqa: B023
+        for f in (by_blocks, whole)
+    ]
+    for got, want in zip(*gradients, strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+def test_a_windows_cost_grows_with_the_length_and_not_with_its_square():
+    def operations(t, **window):
+        shapes = [jax.ShapeDtypeStruct((1, 2, t, 8), jnp.float32)] * 3
+        run = lambda *x: local_attend(*x, **window) if window else attend(*x)[0]  # noqa: E731
+        return jax.jit(run).lower(*shapes).cost_analysis()["flops"]
+
+    assert operations(1024, window=16) / operations(512, window=16) == pytest.approx(2, rel=0.02)
+    assert operations(1024) / operations(512) == pytest.approx(4, rel=0.02)
+    assert operations(1024, window=16) < operations(1024) / 15

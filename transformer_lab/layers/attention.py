@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_lab.layers.basic import dense, joined
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places
-from transformer_lab.ops.attention import attend, fused_attend
+from transformer_lab.ops.attention import attend, fused_attend, local_attend
 from transformer_lab.ops.positions import rope_frequencies, rotate, sinusoids
 
 KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, values: [B, K, S, H]
@@ -57,6 +57,8 @@ class Attention(nn.Module):
         which may differ from the width of x."""
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
+            if self.config.is_local(x.shape[1]) and not self._captures():
+                return self._near(self._queries(x, places), key_value, mask, dropout_key)
         return self._mix(self._queries(x, places), key_value, mask, dropout_key, places, bias)
 
     def step(
@@ -133,8 +135,7 @@ class Attention(nn.Module):
             query, bias = self._relative(query, places, scale)
         # A plain causal mask is made where the kernel can know that it is one.
         causal = self.causal and mask is None
-        capture = self.is_mutable_collection("intermediates")
-        if cfg.attention_implementation == "own" or capture:
+        if cfg.attention_implementation == "own" or self._captures():
             out, weights = attend(
                 query,
                 *key_value,
@@ -156,6 +157,27 @@ class Attention(nn.Module):
                 bias=bias,
                 implementation=cfg.attention_implementation,
             )
+        return self._join(out)
+
+    def _near(self, query, key_value, mask, dropout_key):
+        """The same where a window is much shorter than the row: the mask knows nothing of it."""
+        cfg = self.config
+        out = local_attend(
+            query,
+            *key_value,
+            mask,
+            window=cfg.window,
+            causal=self.causal,
+            scale=cfg.head_dim**-0.5 if cfg.scale_attention else 1.0,
+            dropout_rate=cfg.attention_dropout,
+            dropout_key=dropout_key,
+        )
+        return self._join(out)
+
+    def _captures(self):
+        return self.is_mutable_collection("intermediates")
+
+    def _join(self, out):
         b, n, t, h = out.shape
         return self.out(jnp.swapaxes(out, 1, 2).reshape(b, t, n * h))
 

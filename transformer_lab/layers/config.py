@@ -141,6 +141,12 @@ class StackConfig:
             gain *= (8 * self.layers) ** -0.25  # beta
         return gain
 
+    def is_local(self, length: int) -> bool:
+        """Whether so many positions attend block by block: a window's cost without its mask's."""
+        biased = self.positions in ("t5", "alibi", "transformer_xl")
+        plain = self.attention_implementation == "own" and not biased
+        return plain and 0 < 2 * self.window <= length
+
     @property
     def compute_dtype(self) -> jnp.dtype:
         return jnp.dtype(self.dtype)

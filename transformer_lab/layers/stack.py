@@ -177,9 +177,10 @@ class Stack(nn.Module):
         the prefix. `added` are position vectors, added before each layer.
         """
         places = self._places(x.shape[1])
-        mask, bias = self._mask(places, mask, prefix), self.score_bias(places)
-        arguments = mask, memory, memory_mask
         capturing = self.is_mutable_collection("intermediates")
+        if capturing or not self.config.is_local(x.shape[1]):
+            mask = self._mask(places, mask, prefix)
+        bias, arguments = self.score_bias(places), (mask, memory, memory_mask)
         if self.config.scan_layers and not self.is_initializing() and not capturing:
             x = self._scan(x, arguments, dropout_key, (places, bias, added))
         else:

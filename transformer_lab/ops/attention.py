@@ -83,6 +83,62 @@ def attend(
     return out.reshape(b, n, t, h), weights
 
 
+def local_attend(
+    query: Float[Array, "b n t h"],
+    key: Float[Array, "b k t h"],
+    value: Float[Array, "b k t h"],
+    mask: Bool[Array, "#b #n #t t"] | None = None,
+    *,
+    window: int,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Key[Array, ""] | None = None,
+) -> Float[Array, "b n t h"]:
+    """`attend` to the keys nearer than `window`, at a cost of T times the window and not T squared.
+
+    Queries go in blocks of a window each, beside the keys of their own block, the one before and,
+    unless causal, the one after (Child 2019; Beltagy 2020, section 3.1).
+    """
+    b, _, t, _ = query.shape
+    blocks = -(-t // window)
+    sides = range(2 if causal else 3)  # the block before, the own, the one after
+
+    def split(x, axis):
+        """Whole blocks: the axis becomes two."""
+        room = [(0, 0)] * x.ndim
+        room[axis] = (0, blocks * window - t)
+        return jnp.pad(x, room).reshape(*x.shape[:axis], blocks, window, *x.shape[axis + 1 :])
+
+    def around(x, axis):
+        """A block's keys with those of its neighbours; zeros, or False, where there is none."""
+        room = [(0, 0)] * (x.ndim + 1)
+        room[axis] = (1, 1)
+        padded = jnp.pad(split(x, axis), room)
+        parts = [jax.lax.slice_in_dim(padded, i, i + blocks, axis=axis) for i in sides]
+        return jnp.concatenate(parts, axis=axis + 1)
+
+    def fold(x):
+        """[B, N, blocks, ...] -> [B * blocks, N, ...]."""
+        return jnp.moveaxis(x, 2, 1).reshape(-1, x.shape[1], *x.shape[3:])
+
+    places = window + jnp.arange(window), jnp.arange(window * len(sides))
+    near = visible(*places, causal=causal, window=window)
+    real = around(jnp.ones((1, 1, t), bool), 2)[:, :, :, None]
+    allowed = jnp.broadcast_to(near & real, (b, 1, blocks, *near.shape))
+    if mask is not None:
+        keys = around(mask, 3)  # [b, n, 1 or t, blocks, keys]
+        if mask.shape[2] == 1:
+            allowed = allowed & keys[:, :, 0, :, None]
+        else:
+            own = jnp.arange(blocks)
+            allowed = allowed & jnp.moveaxis(split(keys, 2)[:, :, own, :, own], 0, 2)
+    folded = [fold(split(query, 2)), fold(around(key, 2)), fold(around(value, 2)), fold(allowed)]
+    out, _ = attend(*folded, scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    out = jnp.moveaxis(out.reshape(b, blocks, *out.shape[1:]), 1, 2)
+    return out.reshape(b, out.shape[1], blocks * window, -1)[:, :, :t]
+
+
 def fused_attend(
     query: Float[Array, "b n t h"],
     key: Float[Array, "b k s h"],
