@@ -163,6 +163,23 @@ def test_masked_tokens_and_next_sentences_are_one_loss_of_two_means():
     assert len(found) == 5 and found[0][1] >= found[4][1]
 
 
+def test_held_out_inputs_may_be_hidden_alike_however_a_model_trains():
+    """Every chosen token behind [MASK], at the places that training's own shares choose there."""
+    ways, found = {"task__score_masked": True, "masking__mask_share": 0.0}, []
+    for random in (1.0, 0.0):
+        task = trainer_of(
+            "masked_language_modeling", data__source="patterns", batch__rows=8, batch__length=32,
+            masking__random_share=random, **ways,
+        ).task  # fmt: skip
+        batch = next(task.eval_batches("validation"))
+        hidden = np.take_along_axis(batch["tokens"], batch["places"], axis=1)[batch["chosen"]]
+        assert len(hidden) and (hidden == task.tokenizer.mask_id).all()
+        found.append(batch)
+        with task.train_batches() as batches:
+            assert not (next(batches)["tokens"] == task.tokenizer.mask_id).any()
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
 def test_padding_gets_no_attention_and_moves_no_state():
     trainer = trainer_of(
         "masked_language_modeling", data__source="patterns", batch__rows=8, batch__length=32

@@ -1,8 +1,8 @@
 """Masked tokens and next sentences (Devlin 2019, section 3.1), or the first alone (Liu 2019)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ class MaskedLanguageModelingConfig:
     next_sentence: bool = True  # False: RoBERTa's full sentences, and no second loss
     short_probability: float = 0.1  # of rows shorter than they could be
     dynamic: bool = True  # another mask each epoch
+    score_masked: bool = False  # held-out: each chosen token becomes [MASK], however one trains
     samples: int = 4  # rows shown at the end
 
 
@@ -70,6 +71,13 @@ class MaskedLanguageModeling(Reading):
     def masker(self) -> Masker:
         return Masker(self.tokenizer, self.sections["masking"])
 
+    @cached_property
+    def eval_masker(self) -> Masker:
+        if not self.config.score_masked:
+            return self.masker
+        plain = replace(self.sections["masking"], mask_share=1.0, random_share=0.0)
+        return Masker(self.tokenizer, plain)
+
     def _sentences(self, split: str) -> sentence_pairs.Sentences:
         found = map(sentence_pairs.split_sentences, getattr(self.data, split))
         return sentence_pairs.Sentences.encode(found, self.tokenizer)
@@ -98,8 +106,8 @@ class MaskedLanguageModeling(Reading):
     def train_plan(self) -> sentence_pairs.PairPlan:
         return self._plan("train", self.config.dynamic)
 
-    def _load(self, sentences, ids, shape) -> HostBatch:
-        batch = sentence_pairs.load_pairs(ids, shape, sentences, self.tokenizer, self.masker)
+    def _load(self, sentences, masker, ids, shape) -> HostBatch:
+        batch = sentence_pairs.load_pairs(ids, shape, sentences, self.tokenizer, masker)
         batch["tokens_mask"] = batch.pop("mask")
         # Both losses are means of their own: with its weight the second fits the first's sum.
         weight = batch["chosen"].sum() / max(batch["tokens_mask"][:, 0].sum(), 1)
@@ -108,14 +116,14 @@ class MaskedLanguageModeling(Reading):
 
     def train_batches(self) -> Batches:
         plan = self.train_plan
-        return Batches(plan, lambda ids, shape: self._load(plan.sentences, ids, shape))
+        return Batches(plan, partial(self._load, plan.sentences, self.masker))
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         if not getattr(self.data, split):
             return
         plan = self._plan(split, dynamic=False)
         for _, ids in plan:
-            yield self._load(plan.sentences, ids, plan.shapes[0])
+            yield self._load(plan.sentences, self.eval_masker, ids, plan.shapes[0])
 
     def report(self) -> list[str]:
         levels = ["next sentence 0.693"] if self.config.next_sentence else []
