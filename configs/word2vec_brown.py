@@ -2,6 +2,11 @@
 
 python -m transformer_lab.train --config=configs/word2vec_brown.py --workdir=runs/words
 python -m transformer_lab.neighbours --workdir=runs/words money "king - man + woman"
+
+2026-11-28, one core (AMD EPYC, AVX-512): 3 minutes; 2.486 nats a pair of held-out documents, where
+vectors of zeros have 6 ln 2 = 4.159. Neighbours of minutes: fifteen, hours, fifty; of cannot: must,
+can, should; of didn: couldn, wouldn, wasn. A million words are too few for analogies: this one
+ends among surnames.
 """
 
 from transformer_lab.errors import LabError
