@@ -44,6 +44,7 @@ def get_config(arg: str = "encoder_decoder,translate"):
     )
     config.optimizer.update(learning_rate=2e-3, warmup_steps=100, schedule="cosine")
     if alone:
+        config.model.kernel_init = "xavier_uniform"  # as the others start
         config.data.source = "reviews"
         return config
     config.data.tasks = (task,)

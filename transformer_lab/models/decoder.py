@@ -70,7 +70,8 @@ class Decoder(nn.Module):
     def setup(self):
         cfg = self.config
         narrow = cfg.embedding_width or cfg.width
-        table = lambda: Embedding(cfg.table_rows, narrow, cfg.init_std, cfg.compute_dtype)  # noqa: E731
+        std = cfg.width**-0.5 if cfg.embedding_scale else cfg.init_std
+        table = lambda: Embedding(cfg.table_rows, narrow, std, cfg.compute_dtype)  # noqa: E731
         self.embedding = table()
         if not cfg.tie_head:
             self.head = table()

@@ -13,8 +13,14 @@ from transformer_lab.models.decoder import Cache, Decoder, DecoderConfig
 
 @dataclass(frozen=True)
 class DecoderSeq2SeqConfig(DecoderConfig):
-    """`max_length` is that of the source and of the target, each by itself."""
+    """`max_length` is that of the source and of the target, each by itself.
 
+    It starts as an encoder-decoder does: from GPT-2's smaller values it learns far more slowly.
+    """
+
+    kernel_init: str = "xavier_uniform"
+    depth_scaled_init: bool = False
+    embedding_scale: bool = True
     max_length: int = 256
     mask: str = "prefix"  # the source is read both ways; causal: as all else, from left to right
 
