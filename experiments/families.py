@@ -9,7 +9,11 @@ about as many parameters. Each learns one task a run, the classes as words but f
 is in the encoder's row that of all 1,291, else of tokens.
 
 Scale cpu: two epochs of the reviews, 500 steps of translation, one seed; seven runs. At scale paper
-20 times as long with width 512, three seeds, on the same small data. Not yet run.
+20 times as long with width 512, three seeds, on the same small data.
+
+2026-11-28, 3 to 5 minutes of one core a run: translation 20.5 BLEU by the encoder-decoder, 16.9 by
+the prefix and 16.5 by the causal stack, the paper's order; of the reviews all have 0.718, the
+encoder 0.729 of its 1,291: from scratch the families do not differ there.
 """
 
 from transformer_lab.sweeps.experiment import Experiment, load_module
