@@ -214,7 +214,7 @@ class Translation(Bucketed):
         lines = [
             f"pairs: {counts}; licence: {self.pairs.licence}",
             "splits: train {:,}, validation {:,}, test {:,}; ".format(*sizes)
-            + f"longer than batch.max_length: {dropped:,} of train",
+            + f"longer than a batch takes: {dropped:,} of train",
         ]
         for i, side in enumerate(("source", "target")):
             sample = [pair[i] for pair in list(self.pairs.validation)[:500]]
