@@ -4,6 +4,10 @@ python -m transformer_lab.sweep --experiment=experiments/activations.py --workdi
 
 Shazeer 2020, table 1: gated layers, with two thirds of the hidden units, lower the held-out loss.
 Here the small GPT on the Brown corpus with 512 hidden units or, gated, 344.
+
+2026-11-28, 17 minutes on 2 cores: not so after 300 steps. Bits per byte of held-out documents are
+2.142 to 2.148 without a gate and 2.156 to 2.161 with one, deviations of 0.004 to 0.010. Perhaps a
+gate starts more slowly, as a product of two small values. The paper has 524,288 steps.
 """
 
 from transformer_lab.sweeps.experiment import Experiment
