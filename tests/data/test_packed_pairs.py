@@ -18,7 +18,7 @@ LENGTHS = (
 
 
 def make_plan(rates=(0.5, 0.3, 0.2), seed=0):
-    return PackedPairsPlan(LENGTHS, TASKS, np.array(rates), SHAPE, 4 * sum(SHAPE), 2, seed)
+    return PackedPairsPlan(LENGTHS, TASKS, np.array(rates), [SHAPE], 4 * sum(SHAPE), 2, seed)
 
 
 def test_pack_pairs_places_each_example_once_where_there_is_room():

@@ -7,14 +7,14 @@ gradients take turns, and the mixture learns less than each task alone.
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Int, Int64
 
 from transformer_lab.data.mixing import MixedPlan
 from transformer_lab.errors import LabError
 
 
 class PackedPairsPlan(MixedPlan):
-    """A mixture's examples, several a row of one shape; `plan[step]` is `(0, ids)`, int64 [rows,
+    """A mixture's examples, several a row of its one shape; `plan[step]` is `(0, ids)`, int64 [rows,
     most, 2]: a row's examples and their draws, then fillers of -1.
 
     An example goes into the first row of the batch that has room in each field, or waits for the
@@ -22,17 +22,8 @@ class PackedPairsPlan(MixedPlan):
     as the first: what is over is left out, what is missing is taken from the epoch's begin.
     """
 
-    def __init__(
-        self,
-        lengths: Int[np.ndarray, "n fields"],
-        tasks: Int[np.ndarray, "n"],
-        rates: Float64[np.ndarray, "tasks"],
-        shape: Sequence[int],
-        tokens_per_batch: int,
-        multiple: int = 1,
-        seed: int = 0,
-    ):
-        super().__init__(lengths, tasks, rates, [shape], tokens_per_batch, multiple, seed)
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
         self._batches = np.array([len(self._packed(0))])
 
     def _packed(self, epoch: int) -> list[np.ndarray]:

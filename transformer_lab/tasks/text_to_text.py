@@ -155,7 +155,7 @@ class TextToText(Translation):
             raise LabError(f'no example of the task "{name}" fits: raise batch.max_length')
         rates = mixing_rates(sizes, data.limit, data.temperature)
         if packed := self.sections["batch"].packed:
-            return PackedPairsPlan(lengths, columns["task"], rates, packed, *slots, self.seed)
+            return PackedPairsPlan(lengths, columns["task"], rates, [packed], *slots, self.seed)
         shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
         return MixedPlan(lengths, columns["task"], rates, shapes, *slots, self.seed)
 
