@@ -14,8 +14,8 @@ from transformer_lab.errors import LabError
 
 
 class PackedPairsPlan(MixedPlan):
-    """A mixture's examples, several a row of its one shape; `plan[step]` is `(0, ids)`, int64 [rows,
-    most, 2]: a row's examples and their draws, then fillers of -1.
+    """A mixture's examples, several a row of its one shape; `plan[step]` is `(0, ids)`, ids being
+    int64 [rows, most, 2]: a row's examples and their draws, then fillers of -1.
 
     An example goes into the first row of the batch that has room in each field, or waits for the
     next batch; when as many wait as there are rows, the batch is done. Epochs have as many batches
