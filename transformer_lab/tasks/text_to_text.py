@@ -156,16 +156,17 @@ class TextToText(Translation):
         rates = mixing_rates(sizes, data.limit, data.temperature)
         if packed := self.sections["batch"].packed:
             return PackedPairsPlan(lengths, columns["task"], rates, [packed], *slots, self.seed)
-        shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
-        return MixedPlan(lengths, columns["task"], rates, shapes, *slots, self.seed)
+        return MixedPlan(lengths, columns["task"], rates, self._buckets, *slots, self.seed)
 
     def longest(self) -> int | tuple[int, ...]:
         batch = self.sections["batch"]
         return tuple(min(batch.max_length, n) for n in batch.packed) or batch.max_length
 
     def eval_shapes(self) -> list[tuple[int, ...]]:
-        if not self.sections["batch"].packed:
-            return self.train_plan.shapes
+        return self._buckets if self.sections["batch"].packed else self.train_plan.shapes
+
+    @cached_property
+    def _buckets(self) -> list[tuple[int, ...]]:
         lengths = lengths_of(self.train_set[0])
         return choose_buckets(lengths, self.sections["batch"].buckets, *self.slots())
 
