@@ -17,6 +17,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 from matplotlib.figure import Figure
 
 from transformer_lab.ops.attention import attend
@@ -24,6 +25,7 @@ from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import grid, seeds, vary
 
 KEYS, HEADS = 64, 32
+STEPS, RATE = 100, 1e-2
 SCALED = {"scaled": True, "unscaled": False}
 WIDTHS = {"cpu": (1, 4, 16, 64, 256, 1024), "paper": tuple(4**i for i in range(8))}
 
@@ -34,7 +36,7 @@ def get_experiment(scale: str) -> Experiment:
         config="",
         variations=seeds(grid(vary("scaled", SCALED), vary("d_k", WIDTHS[scale])), 5),
         metric="entropy",
-        columns=("score_variance", "largest_weight", "score_gradient"),
+        columns=("score_variance", "largest_weight", "score_gradient", "first_loss", "loss"),
         measure=measure,
         plot=plot,
     )
@@ -51,19 +53,49 @@ def measure(settings: dict) -> dict[str, float]:
     (_, weights), pull = jax.vjp(lambda bias: attention(bias=bias), bias)
     (gradient,) = pull((pulled / d**0.5, jnp.zeros_like(weights)))
     scores = jnp.einsum("bnth,bnsh->bnts", query, key) * scale
+    losses = learn_to_find(settings["seed"], d, scale)
     entropy = -jax.scipy.special.xlogy(weights, weights).sum(axis=-1).mean()
     return {
         "entropy": float(entropy),
         "score_variance": float(scores.var()),
         "largest_weight": float(weights.max(axis=-1).mean()),
         "score_gradient": float(jnp.sqrt(jnp.square(gradient).mean())),
+        "first_loss": float(losses[0]),
+        "loss": float(losses[-10:].mean()),
     }
 
 
+@partial(jax.jit, static_argnums=(1, 2))
+def learn_to_find(seed: int, width: int, scale: float) -> jax.Array:
+    """Losses [STEPS] of Adam on a random projection of queries, until keys find themselves.
+
+    The loss is the mean square of what attention gives less the value of the query's own key: 1 is
+    even attention, 2 a single wrong key.
+    """
+    first, *draws = jax.random.split(jax.random.key(seed), 1 + STEPS)
+    optimizer = optax.adam(RATE)
+
+    def loss(projection, draw):
+        key, value = jax.random.normal(draw, (2, 1, 4, KEYS, width))
+        found, _ = attend(key @ projection, key, value, scale=scale)
+        return jnp.square(found - value).mean()
+
+    def step(state, draw):
+        projection, moments = state
+        now, gradient = jax.value_and_grad(loss)(projection, draw)
+        update, moments = optimizer.update(gradient, moments)
+        return (optax.apply_updates(projection, update), moments), now
+
+    projection = jax.random.normal(first, (width, width)) * width**-0.5
+    return jax.lax.scan(step, (projection, optimizer.init(projection)), jnp.stack(draws))[1]
+
+
 def plot(table) -> Figure:
-    """Entropy and gradient by the head's width."""
-    figure = Figure((9, 3.8), layout="constrained")
-    for axes, what in zip(figure.subplots(1, 2), ("entropy", "score_gradient"), strict=True):
+    """Entropy, gradient and loss by the head's width."""
+    figure = Figure((13, 3.8), layout="constrained")
+    for axes, what in zip(
+        figure.subplots(1, 3), ("entropy", "score_gradient", "loss"), strict=True
+    ):
         for name in SCALED:
             rows = [row for row in table.rows if row.name.startswith(f"{name},")]
             widths = [int(row.name.partition("=")[2]) for row in rows]

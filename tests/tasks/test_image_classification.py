@@ -56,6 +56,24 @@ def test_a_vision_transformer_learns_the_digits(classifier):
     assert (cfg.classes, cfg.image_size, cfg.channels) == (10, (8, 8), 1)
 
 
+def test_the_attention_distance_of_a_layer_is_that_of_its_heads_image_by_image(classifier):
+    trainer, params = classifier
+    found = trainer.task.score(params, "test", trainer.place, True).values
+    batch = next(trainer.task.eval_batches("test"))
+    images = trainer.task.normalise(jnp.asarray(batch["image"]))
+    _, left = trainer.task.model.apply({"params": params}, images, mutable=["intermediates"])
+    weights = np.asarray(left["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0])
+    assert weights.shape == (64, 2, 4, 4)  # four patches, no class token
+    apart = [[0, 1, 1, 2**0.5], [1, 0, 2**0.5, 1], [1, 2**0.5, 0, 1], [2**0.5, 1, 1, 0]]
+    expected = (weights * apart).sum(axis=-1).mean()
+    assert found["attention_distance_0"] == pytest.approx(expected, rel=1e-5)
+    assert "attention_distance_1" not in found
+    assert (
+        "attention_distance_0"
+        not in trainer.task.score(params, "test", trainer.place, False).values
+    )
+
+
 def test_a_residual_net_learns_them_with_its_running_statistics():
     trainer = trainer_of("cnn", optimizer__learning_rate=1e-2)
     start = trainer.init().params["batch_stats"]

@@ -26,6 +26,11 @@ def mean_distance(
     return (weights * apart).sum(axis=(-1, -2)) / weights.sum(axis=(-1, -2))
 
 
+def patch_places(grid: tuple[int, int]) -> Float[Array, "t 2"]:
+    """Row and column of the patches of an image, row by row."""
+    return jnp.moveaxis(jnp.indices(grid, jnp.float32), 0, -1).reshape(-1, 2)
+
+
 def previous_token_score(weights: Float[Array, "*n t t"]) -> Float[Array, "*n"]:
     """Mean weight on the token just before (Olsson 2022, head activation evaluators)."""
     return jnp.diagonal(weights, -1, -2, -1).mean(axis=-1)

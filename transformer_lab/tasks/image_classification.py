@@ -16,7 +16,8 @@ from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.errors import LabError
-from transformer_lab.ops.losses import STATISTICS, Pair, Sums, cross_entropy, masked_sum
+from transformer_lab.ops.heads import mean_distance, patch_places
+from transformer_lab.ops.losses import STATISTICS, Pair, Sums, cross_entropy, masked_sum, ratio
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
 from transformer_lab.tasks.reading import LABELS
 
@@ -183,7 +184,31 @@ class ImageClassification:
     # Scores and predictions.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        return Scores({"num_examples": float(len(self.split(split)))}, [], {})
+        """Of a finished transformer also each layer's attention distance, on a split's first batch,
+        in patches, the mean over heads and images (Dosovitskiy 2021, figure 7, right)."""
+        values = {"num_examples": float(len(self.split(split)))}
+        if final and hasattr(self.model_config, "grid"):
+            batch = next(self.eval_batches(split))
+            for i, sums in enumerate(self._distances(params, place(batch))):
+                values[f"attention_distance_{i}"] = float(ratio(sums))
+        return Scores(values, [], {})
+
+    @cached_property
+    def _distances(self) -> Callable[[Params, Batch], list[Pair]]:
+        places = patch_places(self.model_config.grid)
+
+        def measure(params, batch):
+            images = self.normalise(batch["image"])
+            _, left = self.model.apply({"params": params}, images, mutable=["intermediates"])
+            stack = left["intermediates"]["encoder"]
+            weights = [
+                stack[f"layer_{i}"]["attention"]["weights"][0][..., -len(places) :, -len(places) :]
+                for i in range(self.model_config.layers)
+            ]
+            means = [mean_distance(w, places).mean(axis=1) for w in weights]  # over heads
+            return [masked_sum(x, batch["mask"]) for x in means]
+
+        return jax.jit(measure)
 
     @cached_property
     def _logits(self) -> Callable[[Params, Batch], Array]:

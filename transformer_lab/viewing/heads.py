@@ -31,9 +31,8 @@ def measure(found: Map) -> Scores:
     scores = {"entropy": heads.entropy(weights)}
     if found.grid is not None:
         count = found.grid[0] * found.grid[1]
-        places = np.indices(found.grid, np.float32).reshape(2, count).T
         scores["distance"] = heads.mean_distance(
-            weights[..., -count:, -count:], jnp.asarray(places)
+            weights[..., -count:, -count:], heads.patch_places(found.grid)
         )
     elif found.rows == found.columns:
         scores["distance"] = heads.mean_distance(weights)
