@@ -2,8 +2,8 @@
 
 python -m transformer_lab.sweep --experiment=experiments/norms.py --workdir=runs/norms
 
-A narrow GPT on the Brown corpus, by Adam, from Xavier's initial values, embeddings times the root of
-the width and a head of its own, as in the papers. Xiong 2020 (figure 3): with the norm last,
+A narrow GPT on the Brown corpus, by Adam, from Xavier's initial values, embeddings times the root
+of the width and a head of its own, as in the papers. Xiong 2020 (figure 3): with the norm last,
 training fails without a warm-up, with the norm first it needs none. Wang 2022 (DeepNorm): last, and
 stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks without
 residuals hardly train. A run that diverges is a failed one.

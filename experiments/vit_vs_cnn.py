@@ -6,7 +6,8 @@ Dosovitskiy 2021, figures 3 and 4: of little data ResNets make more, of much the
 Fashion-MNIST's 54,000 training images. Both nets train for about the same time, the same for
 every share, on flipped and shifted images, and with the weight decay of their config files. Then
 the ViT on all images with patches of other sizes, for as many steps (Beyer 2023, FlexiViT, figure
-2: smaller patches see more and cost more).
+2: smaller patches see more and cost more), and how far each layer attends on average (Dosovitskiy
+2021, figure 7: the farther, the deeper; here in patches).
 
 Scale cpu: nets of 0.1 million parameters, three seeds to a tenth of the images and one above; 25
 runs, planned for 40 minutes on 2 cores. `--scale=paper`: the nets and steps of the config files
@@ -57,16 +58,16 @@ def get_experiment(scale: str) -> Experiment:
         ),
         metric="accuracy",
         higher_is_better=True,
-        columns=("loss",),
+        columns=("loss", *(f"attention_distance_{i}" for i in range(3))),
         changes=COMMON,
         plot=plot,
     )
 
 
 def plot(table) -> Figure:
-    """Accuracy by the share of images, and by the time that each size of patch takes."""
-    figure = Figure((9, 3.8), layout="constrained")
-    by_share, by_time = figure.subplots(1, 2)
+    """Accuracy by the share of images, by the time of each size of patch; distance by depth."""
+    figure = Figure((13, 3.8), layout="constrained")
+    by_share, by_time, by_depth = figure.subplots(1, 3)
     found = {row.name: row for row in table.rows}
     for net in SIZES:
         rows = [found[f"{net},{n}_percent"] for n in (*FEW, *MANY)]
@@ -78,7 +79,11 @@ def plot(table) -> Figure:
         x, y = row.mean("seconds"), row.mean("test/accuracy")
         by_time.plot(x, y, "ko")
         by_time.annotate(f"{n} x {n}", (x, y))
+        apart = [row.mean(f"test/attention_distance_{i}") * n for i in range(12)]
+        by_depth.plot(apart, "o-", label=f"{n} x {n}")
     by_share.set(xscale="log", xlabel="training images used, per cent", ylabel="test accuracy")
     by_time.set(xscale="log", xlabel="seconds of training", ylabel="test accuracy")
+    by_depth.set(xlabel="layer", ylabel="mean attention distance, pixels")
+    by_depth.legend()
     by_share.legend()
     return figure
