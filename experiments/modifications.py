@@ -4,12 +4,13 @@ python -m transformer_lab.sweep --experiment=experiments/modifications.py --work
 
 Narang 2021, table 1: of forty modifications few do, gated units and RMSNorm among them. Here each
 alone, on one base (ReLU, LayerNorm first, sinusoids, biases, a tied head), as a language model and
-as a translator. Gated units have two thirds of the width; all else leaves a step's FLOPs as they
-are, to a hundredth, so that all rows of a task have as many steps. The plot: by how much each
-lowers the held-out loss, one task against the other.
+as a translator. Gated units have two thirds of the width, one head of keys and values gives the
+feed-forward what it saves; all else leaves a step's FLOPs as they are, to a hundredth, so that all
+rows of a task have as many steps. The plot: by how much each lowers the held-out loss, one task
+against the other.
 
 Scale cpu: the small GPT on the Brown corpus (500 steps are its config's) and the translator of
-software strings (1,050), 300 steps and one seed each; 22 runs, planned for 30 minutes on 2
+software strings (1,050), 300 steps and one seed each; 30 runs, planned for 40 minutes on 2
 cores; small differences say little. At scale paper GPT-2 small, the base translator, three seeds.
 Not yet run.
 """
@@ -19,28 +20,39 @@ from matplotlib.figure import Figure
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, chain, grid, seeds
 
-BASE = {"activation": "relu", "norm": "layer_norm", "norm_place": "pre", "positions": "sinusoidal"}
-CHANGES = {
-    "base": {}, "gelu": {"activation": "gelu"}, "geglu": {"activation": "geglu"},
-    "swiglu": {"activation": "swiglu"}, "rms_norm": {"norm": "rms_norm"},
-    "post_norm": {"norm_place": "post"}, "parallel": {"block": "parallel"},
-    "rope": {"positions": "rope"}, "t5_positions": {"positions": "t5"},
-    "untied": {"tie_head": False}, "no_bias": {"attention_bias": False, "feed_forward_bias": False},
+BASE = {
+    "activation": "relu", "norm": "layer_norm", "norm_place": "pre", "positions": "sinusoidal",
+    "embedding_scale": True,
 }  # fmt: skip
-TASKS = {  # config and width of the feed-forward
-    "cpu": {"lm": ("configs/gpt_positions.py", 512), "mt": ("configs/translate_en_fr.py", 768)},
-    "paper": {"lm": ("configs/gpt2_small.py", 3072), "mt": ("configs/transformer_base.py", 2048)},
+CHANGES = {
+    "base": {}, "gelu": {"activation": "gelu"}, "reglu": {"activation": "reglu"},
+    "geglu": {"activation": "geglu"}, "swiglu": {"activation": "swiglu"},
+    "rms_norm": {"norm": "rms_norm"}, "dyt": {"norm": "dyt"}, "post_norm": {"norm_place": "post"},
+    "parallel": {"block": "parallel"}, "rope": {"positions": "rope"},
+    "alibi": {"positions": "alibi"}, "t5_positions": {"positions": "t5"},
+    "multi_query": {"kv_heads": 1}, "untied": {"tie_head": False},
+    "no_bias": {"attention_bias": False, "feed_forward_bias": False},
+}  # fmt: skip
+TASKS = {  # config, width of the feed-forward, and by how much one head of keys widens it
+    "cpu": {
+        "lm": ("configs/gpt_positions.py", 512, 96),
+        "mt": ("configs/translate_en_fr.py", 768, 216),
+    },
+    "paper": {
+        "lm": ("configs/gpt2_small.py", 3072, 704),
+        "mt": ("configs/transformer_base.py", 2048, 672),
+    },
 }
 
 
 def get_experiment(scale: str) -> Experiment:
     """Rows TASK,CHANGE."""
     rows = []
-    for task, (config, width) in TASKS[scale].items():
+    for task, (config, *widths) in TASKS[scale].items():
         common = (
             {"config": config, "task.other_lengths": ()} if task == "lm" else {"config": config}
         )
-        rows.append(grid([Variation(task, common)], [_row(*x, width) for x in CHANGES.items()]))
+        rows.append(grid([Variation(task, common)], [_row(*x, *widths) for x in CHANGES.items()]))
     small = {"steps": 300, "eval_every": 100_000, "save_every": 300, "keep": 1, "average": 1}
     return Experiment(
         config="configs/gpt_positions.py",
@@ -52,9 +64,10 @@ def get_experiment(scale: str) -> Experiment:
     )
 
 
-def _row(name: str, changes: dict, width: int) -> Variation:
-    gated = changes.get("activation", "").endswith("glu")
-    sizes = {"feed_forward_width": round(width / 12) * 8 if gated else width}
+def _row(name: str, changes: dict, width: int, saved: int) -> Variation:
+    if changes.get("activation", "").endswith("glu"):
+        width = round(width / 12) * 8
+    sizes = {"feed_forward_width": width + saved if "kv_heads" in changes else width}
     settings = BASE | sizes | changes
     return Variation(name, {f"model.{key}": value for key, value in settings.items()})
 
