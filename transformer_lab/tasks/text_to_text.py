@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import jax.numpy as jnp
 import numpy as np
 
 from transformer_lab import text
@@ -19,7 +18,6 @@ from transformer_lab.data.span_corruption import corrupt, span_mask
 from transformer_lab.data.text_tasks import SPANS
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
-from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
@@ -193,17 +191,6 @@ class TextToText(Translation):
         return batch
 
     # What the trainer compiles.
-
-    def _logits(self, params, batch, dropout_key):
-        segments = batch.get("target_segments")
-        if segments is None:
-            return super()._logits(params, batch, dropout_key)
-        target, mask = batch["target"], batch["source_mask"]
-        before = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
-        first = positions_within(segments, target.shape[1]) == 0
-        shifted = jnp.where(first, self.tokenizer.bos_id, before)
-        more = dropout_key, batch["source_segments"], segments
-        return self.model.apply({"params": params}, batch["source"], mask, shifted, *more)
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Those of all, and the loss of each task."""

@@ -16,6 +16,7 @@ from transformer_lab.data.ragged import Ragged
 from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
+from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.losses import Pair, token_metrics
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, table_size
 from transformer_lab.tasks.bucketed import Bucketed
@@ -92,12 +93,14 @@ class Translation(Bucketed):
         return token_metrics(logits, batch["target"], batch["target_mask"], smoothing)
 
     def _logits(self, params, batch, dropout_key):
-        target = batch["target"]
-        start = jnp.full_like(target[:, :1], self.tokenizer.bos_id)
-        shifted = jnp.concatenate([start, target[:, :-1]], axis=1)
-        return self.model.apply(
-            {"params": params}, batch["source"], batch["source_mask"], shifted, dropout_key
-        )
+        """Of each token from those before it, behind a start token in each of a row's segments."""
+        target, segments = batch["target"], batch.get("target_segments")
+        before = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
+        first = positions_within(segments, target.shape[1]) == 0
+        shifted = jnp.where(first, self.tokenizer.bos_id, before)
+        more = () if segments is None else (batch["source_segments"], segments)
+        inputs = batch["source"], batch["source_mask"], shifted, dropout_key, *more
+        return self.model.apply({"params": params}, *inputs)
 
     # Data.
 
