@@ -86,6 +86,22 @@ def test_a_misspelt_key_in_a_config_file_names_file_and_line(tmp_path):
     assert "Traceback" not in done.stderr.decode()
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("def get_config(", ["mine.py:1: ", "'(' was never closed"]),
+        ("import nowhere\n", ["mine.py:1: ", "No module named 'nowhere'"]),
+        ("def get_config():\n    return steps", ["mine.py:2: ", "'steps' is not defined"]),
+    ],
+)
+def test_a_mistake_in_a_config_files_python_names_file_and_line(content, words, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(content, encoding="utf-8")
+    done = command("train", f"--config={file}", f"--workdir={tmp_path / 'run'}")
+    (line,) = done.stderr.decode().strip().splitlines()
+    assert done.returncode == 2 and all(word in line for word in words), line
+
+
 def test_evaluate_ends_with_one_json_line(workdir):
     done = command("evaluate", f"--workdir={workdir}", "--config.decode.beam_size=2")
     assert done.returncode == 0, done.stderr.decode()

@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> None:
         raise LabError(f'"{arguments[0]}" is no flag: write --text="{" ".join(arguments)}"')
     if not (args.output or args.png or args.heads):
         raise LabError("say what to make: --output=FILE.html, --png=FILE.png or --heads")
+    if args.png and not args.png.endswith(".png"):
+        raise LabError(f"--png={args.png} does not end in .png, which it would be")
     config, workdir = cli.get_config(), cli.get_workdir()
     trainer, params = runs.open_run(config, workdir, args.average, args.init_from)
     inputs = Inputs(args.text, args.text_b, args.image, args.extend, args.words)

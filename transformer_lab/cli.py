@@ -11,7 +11,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, place
 
 flags.DEFINE_string(
     "peers",
@@ -32,7 +32,7 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
             return flags.FLAGS(argv)
         except LabError as error:
             _fail(error)
-        except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        except Exception as error:  # a mistake in a config file can be of any kind
             _fail(_explain(error))
 
     def guarded(argv):
@@ -113,16 +113,12 @@ def _refuse_bare_overrides(argv: list[str]) -> None:
 
 def _explain(error: Exception) -> str:
     """One line for what goes wrong while flags are parsed and config files are read."""
-    text = " ".join(str(error).strip("'\"").split())
-    frame, traceback = None, error.__traceback__
-    while traceback is not None:  # the innermost line of a config file, if there is one
-        code = traceback.tb_frame.f_code
-        if code.co_name == "get_config":
-            frame = f"{code.co_filename}:{traceback.tb_lineno}: "
-        traceback = traceback.tb_next
-    if isinstance(error, AttributeError | KeyError) and frame is None:
+    text = str(error).strip("'\"") if isinstance(error, KeyError) else getattr(error, "msg", error)
+    text = " ".join(str(text).split())
+    line = place(error, _flag_value("config").partition(":")[0])
+    if isinstance(error, AttributeError | KeyError) and not line:
         return _unknown_key(text.replace("\\n", " "))
-    return f"{frame or ''}{text}"
+    return f"{line}{text}"
 
 
 def _unknown_key(text: str) -> str:

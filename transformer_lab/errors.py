@@ -1,7 +1,11 @@
-"""The one exception that a user is meant to read."""
+"""The one exception that a user is meant to read, and what names the place of a mistake."""
 
 import difflib
+import json
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 
 class LabError(Exception):
@@ -16,3 +20,30 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     valid = sorted(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
     return f' (did you mean "{close[0]}"?)' if close else f" (valid: {', '.join(valid)})"
+
+
+def place(error: BaseException, file: str) -> str:
+    """'FILE:LINE: ' of the innermost line of a user's Python file that an error went through."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: "
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == Path(file).resolve()
+    ]
+    return f"{file}:{lines[-1]}: " if lines else ""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises: LabError where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabError(f"{path}: no such file") from None
+    except OSError as error:
+        raise LabError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # bad JSON, and bytes that are not UTF-8
+        raise LabError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LabError(f"{path}: holds a JSON {type(value).__name__}, needs an object")
+    return value

@@ -14,11 +14,11 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_lab import cli, pretrained, text
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, read_json
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL
-from transformer_lab.pretrained.hub import PIXELS, read_json
+from transformer_lab.pretrained.hub import PIXELS
 from transformer_lab.tasks.image_classification import FORM
 from transformer_lab.tasks.reading import LABELS
 from transformer_lab.text import (

@@ -130,3 +130,18 @@ def test_the_experiments_own_plot_is_part_of_the_report(tmp_path):
 def test_a_directory_without_a_sweep_is_one_line(tmp_path):
     with pytest.raises(LabError, match="holds no sweep"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "a,seed=0/results.json", "a,seed=0/config.json"])
+def test_a_file_that_is_no_json_is_named(name, tmp_path):
+    file = make_sweep(tmp_path, SCORES) / name
+    file.write_text('{"step": 3', encoding="utf-8")
+    with pytest.raises(LabError, match=f"{name}: not valid JSON"):
+        read_table(tmp_path)
+
+
+def test_a_curve_leaves_out_lines_that_are_no_json(tmp_path):
+    directory = make_sweep(tmp_path, SCORES) / "a,seed=0"
+    with open(directory / "metrics.jsonl", "ab") as file:
+        file.write(b'\x00\xff\n{"step": 11, "lo')
+    assert read_table(tmp_path).rows[0].runs[0].curve("loss") == ([5, 10], [2.0, 1.0])

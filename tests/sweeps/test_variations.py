@@ -10,6 +10,7 @@ import pytest
 from transformer_lab.errors import LabError
 from transformer_lab.sweeps.cluster import submit
 from transformer_lab.sweeps.experiment import Experiment, load, runs_of
+from transformer_lab.sweeps.runner import write_plan
 from transformer_lab.sweeps.states import refuse_changes, write_json
 from transformer_lab.sweeps.variations import Variation, chain, grid, pair, seeds, vary
 
@@ -72,6 +73,38 @@ def test_equal_names_never_share_a_directory(names):
 def test_a_mistake_is_refused_before_anything_runs(variation, words):
     with pytest.raises(LabError, match=words):
         runs_of(Experiment(SMOKE, [variation]))
+
+
+def test_nothing_to_run_is_said():
+    with pytest.raises(LabError, match="no variations"):
+        runs_of(Experiment(SMOKE, []))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("def get_experiment(", r"mine.py:1: SyntaxError: '\(' was never closed"),
+        ("\nimport nowhere", "mine.py:2: ModuleNotFoundError: No module named 'nowhere'"),
+        ("x = 1", "has no get_experiment"),
+        ("def get_experiment(scale):\n    return help_(1)", "mine.py:2: NameError: .*help_"),
+    ],
+)
+def test_a_mistake_in_an_experiment_names_file_and_line(content, words, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(LabError, match=words):
+        load(str(file), "cpu")
+
+
+def test_a_directory_keeps_the_sweep_of_one_experiment(tmp_path):
+    experiment = Experiment(SMOKE, vary("steps", [1]))
+    told = {"experiment": "a/dropout.py", "scale": "cpu", "init_from": ""}
+    write_plan(tmp_path, experiment, runs_of(experiment), told)
+    write_plan(tmp_path, experiment, runs_of(experiment), told | {"experiment": "b/dropout.py"})
+    before = (tmp_path / "sweep.json").read_text(encoding="utf-8")
+    with pytest.raises(LabError, match="holds the sweep of b/dropout.py: use another --workdir"):
+        write_plan(tmp_path, experiment, runs_of(experiment), told | {"experiment": "heads.py"})
+    assert (tmp_path / "sweep.json").read_text(encoding="utf-8") == before
 
 
 def test_config_file_argument_and_init_from_vary():

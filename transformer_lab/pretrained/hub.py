@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, read_json
 
 PIXELS = "preprocessor_config.json"  # how images are read
 CONFIG = "config.json"
@@ -38,21 +38,6 @@ def read_directory(path: str | Path) -> HubDirectory:
     config = read_json(path / CONFIG)
     generation = read_json(path / GENERATION) if (path / GENERATION).exists() else None
     return HubDirectory(path, config, generation, read_tensors(path))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LabError(f"{path}: no such file") from None
-    except OSError as error:
-        raise LabError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # bad JSON, and bytes that are not UTF-8
-        raise LabError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise LabError(f"{path}: holds a JSON {type(value).__name__}, needs an object")
-    return value
 
 
 def read_tensors(directory: Path) -> dict[str, np.ndarray]:

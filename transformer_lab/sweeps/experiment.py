@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, nearest, place
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import flatten, resolve
 
@@ -55,7 +55,7 @@ def load(path: str, scale: str) -> Experiment:
     module = load_module(path)
     if not hasattr(module, "get_experiment"):
         raise LabError(f"{path} has no get_experiment(scale): it is no experiment")
-    found = module.get_experiment(scale)
+    found = _guarded(path, module.get_experiment, scale)
     return dataclasses.replace(found, doc=(module.__doc__ or "").strip())
 
 
@@ -65,8 +65,18 @@ def load_module(path: str) -> ModuleType:
         raise LabError(f"{path}: there is no such file")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    _guarded(path, spec.loader.exec_module, module)
     return module
+
+
+def _guarded(path: str, call: Callable[..., Any], *args: Any) -> Any:
+    """What a user's file does; a mistake in it becomes one line that says where."""
+    try:
+        return call(*args)
+    except LabError:
+        raise
+    except Exception as error:
+        raise LabError(f"{place(error, path)}{type(error).__name__}: {error}") from error
 
 
 def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
@@ -74,6 +84,8 @@ def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
 
     Raises: LabError for a key that the config lacks, an impossible config, or two equal names.
     """
+    if not experiment.variations:
+        raise LabError("the experiment has no variations: there is nothing to run")
     if experiment.needs_init_from and not init_from:
         raise LabError("this experiment starts from a trained model: --init_from=DIR or hf:DIR")
     common = dict.fromkeys(FLAGS, "") | {"config": experiment.config, "init_from": init_from}
@@ -112,7 +124,7 @@ def _run(name: str, row: str, values: dict[str, Any]) -> Run:
 
 def _load_config(reference: str) -> ConfigDict:
     path, _, argument = reference.partition(":")
-    return load_module(path).get_config(*[argument] if argument else [])
+    return _guarded(path, load_module(path).get_config, *[argument] if argument else [])
 
 
 def _change(config: ConfigDict, key: str, value: Any) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import math
 import statistics
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, read_json
 from transformer_lab.models.costs import training_flops
 from transformer_lab.sweeps.runner import SWEEP
 from transformer_lab.sweeps.states import FAILED, FINISHED, failure, state_of
@@ -89,7 +88,7 @@ def read_table(workdir: Path) -> Table:
     """What stands in a sweep's directory now."""
     if not (workdir / SWEEP).exists():
         raise LabError(f"{workdir} holds no sweep (no {SWEEP}): is it the --workdir of a sweep?")
-    plan = json.loads((workdir / SWEEP).read_text(encoding="utf-8"))
+    plan = read_json(workdir / SWEEP)
     rows: dict[str, list[Result]] = {}
     for run in plan["runs"]:
         rows.setdefault(run["row"], []).append(_result(run["name"], workdir / run["name"]))
@@ -100,14 +99,12 @@ def _result(name: str, directory: Path) -> Result:
     state = state_of(directory)
     if state != FINISHED:
         return Result(name, directory, state, failure(directory), {})
-    stored = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
-    values = {key: number(value) for key, value in stored.items()}
+    values = {key: number(value) for key, value in read_json(directory / RESULTS).items()}
     if rate := values.get("steps_per_second"):
         values["step_seconds"] = 1 / rate
     config = directory / "config.json"
     if config.exists():  # a measurement has none
-        config = json.loads(config.read_text(encoding="utf-8"))
-        values |= _flops(config, values.get("vocab_size"))
+        values |= _flops(read_json(config), values.get("vocab_size"))
     return Result(name, directory, state, "", values)
 
 

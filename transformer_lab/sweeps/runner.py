@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps.display import Board
 from transformer_lab.sweeps.experiment import Experiment, Run
 from transformer_lab.sweeps.states import (
@@ -45,15 +46,21 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
     """Writes sweep.json: all that a report needs beside the runs' directories.
 
     `told` is what the command said: experiment, scale, init_from. Raises: LabError when a run that
-    lies there was another one.
+    lies there was another one, or the sweep is that of another file.
     """
+    path = workdir / SWEEP
+    old = read_json(path) if path.exists() else {}
+    if old and Path(old["experiment"]).name != Path(told["experiment"]).name:
+        raise LabError(
+            f"{workdir} holds the sweep of {old['experiment']}: use another --workdir, or delete "
+            f"{path} to have its runs in one table with these"
+        )
     for run in runs:
         refuse_changes(run, workdir / run.name)
     names = ("metric", "higher_is_better", "columns", "paper", "source", "doc")
     plan = told | {name: getattr(experiment, name) for name in names}
     plan["runs"] = [{"name": run.name, "row": run.row} for run in runs]
-    path = workdir / SWEEP
-    if path.exists() and path.read_text(encoding="utf-8") == json.dumps(plan, indent=1):
+    if old == json.loads(json.dumps(plan)):
         return
     part = workdir / f"{SWEEP}.{os.getpid()}"  # elements of an array job may all be here
     write_json(part, plan)

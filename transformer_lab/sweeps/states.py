@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps.experiment import Run
 from transformer_lab.training.checkpoint import write_atomically
 from transformer_lab.training.results import RESULTS
@@ -40,7 +40,7 @@ def state_of(directory: Path) -> str:
 def failure(directory: Path) -> str:
     """The one line that says why a run failed, "" if it did not."""
     path = directory / FAILURE
-    return json.loads(path.read_text(encoding="utf-8"))["error"] if path.exists() else ""
+    return str(read_json(path).get("error")) if path.exists() else ""
 
 
 def progress(directory: Path) -> Progress:
@@ -87,7 +87,7 @@ def refuse_changes(run: Run, directory: Path) -> None:
     """
     if not (directory / SETTINGS).exists():
         return
-    old = json.loads((directory / SETTINGS).read_text(encoding="utf-8"))
+    old = read_json(directory / SETTINGS)
     new = json.loads(json.dumps(run.settings))
     if not ((directory / RESULTS).exists() or any(directory.glob("checkpoints/*/manifest.json"))):
         return

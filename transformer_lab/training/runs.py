@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_lab import tasks
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, read_json
 from transformer_lab.tasks.base import Params, Scores, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
 from transformer_lab.training.config import (
@@ -245,7 +245,7 @@ def open_state(
             raise LabError(f"{workdir} holds {damaged}: train it first, or bring one back")
         _refuse_model_changes(saved.config, config.to_dict())
         steps = checkpoints.good_steps()
-        if average > len(steps):
+        if not 0 <= average <= len(steps):
             raise LabError(f"--average={average}, but {workdir} has {len(steps)} good checkpoints")
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, saved.assets, mesh), mesh)
@@ -276,9 +276,4 @@ def _newest(checkpoints: Checkpoints) -> Saved | None:
 
 def _read_config(workdir: Path) -> dict[str, Any] | None:
     path = workdir / CONFIG
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} cannot be read ({error})") from error
+    return read_json(path) if path.exists() else None

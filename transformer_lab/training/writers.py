@@ -66,7 +66,8 @@ def number(value: Any) -> Any:
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's metrics.jsonl, [] of a run without; a kill can cut the last."""
     path, lines = workdir / "metrics.jsonl", []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    content = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for text in content.splitlines():
         try:
             lines.append({name: number(value) for name, value in json.loads(text).items()})
         except (ValueError, AttributeError):
@@ -79,7 +80,7 @@ def _drop_lines_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
