@@ -11,7 +11,7 @@ Scale cpu: the model of configs/bert_brown.py for 800 steps in place of 5,000, o
 
 2026-11-28, loss of hidden tokens: 5.04 of 80/20/0, 5.06 of 80/10/10, 5.07 of 100/0/0, 5.20 of
 80/0/20, 5.30 of 0/20/80, 5.40 of 0/0/100: the paper's order but for the second and third, which are
-alike. Next sentences stay near a coin's 0.693 in so few steps; without them hidden tokens have 5.04.
+alike. Next sentences stay near a coin's 0.693 in so few steps; without them the loss is 5.04.
 """
 
 from transformer_lab.sweeps.experiment import Experiment
