@@ -14,7 +14,7 @@ runs, planned for 40 minutes on 2 cores. `--scale=paper`: the nets and steps of 
 (:long), three seeds.
 
 2026-11-28: of 1, 3, 10, 30, 100 per cent the ViT has 0.751, 0.806, 0.813, 0.820, 0.825 and the CNN
-0.802, 0.843, 0.853, 0.857, 0.862 (in more time: its step took 1.2 of the ViT's, not 0.7). The ViT is
+0.802, 0.843, 0.853, 0.857, 0.862 (in more time: a step took 1.2 of the ViT's, not 0.7). The ViT is
 behind most where images are few, as in the paper, and does not catch up. Patches of 2, 4, 7 and 14
 have 0.827, 0.826, 0.836 and 0.847, in 4.6, 1, 0.4 and 0.25 of the time; with 4 the distance grows
 with depth (3.46, 3.57, 3.78 patches), with the others it does not.
