@@ -85,6 +85,7 @@ def plot(table) -> Figure:
     by_share.set(xscale="log", xlabel="training images used, per cent", ylabel="test accuracy")
     by_time.set(xscale="log", xlabel="seconds of training", ylabel="test accuracy")
     by_depth.set(xlabel="layer", ylabel="mean attention distance, pixels")
+    by_time.tick_params(axis="x", which="minor", labelbottom=False)
     by_depth.legend()
     by_share.legend()
     return figure
