@@ -10,7 +10,7 @@ rows of a task have as many steps. The plot: by how much each lowers the held-ou
 against the other.
 
 Scale cpu: the small GPT on the Brown corpus (500 steps are its config's) and the translator of
-software strings (1,050), 300 steps and one seed each; 30 runs, planned for 40 minutes on 2
+software strings (1,050), 240 steps and one seed each; 30 runs, planned for 40 minutes on 2
 cores; small differences say little. At scale paper GPT-2 small, the base translator, three seeds.
 Not yet run.
 """
@@ -53,7 +53,7 @@ def get_experiment(scale: str) -> Experiment:
             {"config": config, "task.other_lengths": ()} if task == "lm" else {"config": config}
         )
         rows.append(grid([Variation(task, common)], [_row(*x, *widths) for x in CHANGES.items()]))
-    small = {"steps": 300, "eval_every": 100_000, "save_every": 300, "keep": 1, "average": 1}
+    small = {"steps": 240, "eval_every": 100_000, "save_every": 240, "keep": 1, "average": 1}
     return Experiment(
         config="configs/gpt_positions.py",
         variations=seeds(chain(*rows), 1 if scale == "cpu" else 3),
