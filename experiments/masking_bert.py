@@ -7,7 +7,7 @@ table 5: without next sentences. The paper scores by fine-tuning; here the score
 held-out inputs for all rows (`no_nsp` has its own), in which every hidden token is a [MASK].
 
 Scale cpu: the model of configs/bert_brown.py for 800 steps in place of 5,000, one seed; seven runs,
-25 minutes on 2 cores.
+49 minutes of training on one core.
 
 2026-11-28, loss of hidden tokens: 5.04 of 80/20/0, 5.06 of 80/10/10, 5.07 of 100/0/0, 5.20 of
 80/0/20, 5.30 of 0/20/80, 5.40 of 0/0/100: the paper's order but for the second and third, which are

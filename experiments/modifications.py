@@ -10,7 +10,7 @@ rows of a task have as many steps. The plot: by how much each lowers the held-ou
 against the other.
 
 Scale cpu: the small GPT on the Brown corpus (500 steps are its config's) and the translator of
-software strings (1,050), 240 steps and one seed each; 30 runs, 40 minutes on 2 cores; small
+software strings (1,050), 240 steps and one seed each; 30 runs, 39 minutes on 2 cores; small
 differences say little. At scale paper GPT-2 small, the base translator, three seeds.
 
 2026-11-28, nats gained by the language model and by the translator: RoPE 0.17 and 0.14, ALiBi

@@ -2,13 +2,13 @@
 
 python -m transformer_lab.sweep --experiment=experiments/norms.py --workdir=runs/norms
 
-A narrow GPT on the Brown corpus, by Adam, from Xavier's initial values, embeddings times the root
-of the width and a head of its own, as in the papers. Xiong 2020 (figure 3): with the norm last,
-training fails without a warm-up, with the norm first it needs none. Wang 2022 (DeepNorm): last, and
-stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks without
+A narrow GPT on the Brown corpus, by Adam, from Xavier's initial values with embeddings times the
+root of the width, as in Vaswani 2017, and a head of its own. Xiong 2020 (figure 3): with the norm
+last, training fails without a warm-up, with the norm first it needs none. Wang 2022 (DeepNorm):
+last, and stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks without
 residuals hardly train. A run that diverges is a failed one.
 
-Scale cpu: 6 layers, 400 steps, 14 runs of one seed, 14 minutes on 2 cores.
+Scale cpu: 6 layers, 400 steps, 14 runs of one seed, 28 minutes of training on one core.
 
 2026-11-28, bits per byte: last 2.643 and 2.854 without a warm-up, DeepNorm 2.569 and 2.557, first
 2.542 and 2.533 (RMSNorm the same, DyT 2.607 and 2.602), without residuals 3.075, the words'

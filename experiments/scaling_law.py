@@ -8,7 +8,7 @@ plot fits L = E + A / N^a + B / D^b (Hoffmann 2022, section 3.3, which finds a =
 the points beyond twice the warm-up and draws the size that is best for each amount of computing,
 6 N D.
 
-Scale cpu: six runs of one seed, 25 minutes on 2 cores.
+Scale cpu: six runs of one seed, 50 minutes of training on one core.
 
 2026-11-28: validation loss 4.62, 4.50, 4.43, 4.37, 4.34, 4.34 nats after 1.02 million tokens;
 E = 2.15, a = 0.49, b = 0.19, with errors of 0.018 (from 200 steps on E = 3.16, a = 0.45, b = 0.34:

@@ -11,7 +11,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
-from transformer_lab.errors import LabError, place
+from transformer_lab.errors import LabError, line_of
 
 flags.DEFINE_string(
     "peers",
@@ -115,7 +115,7 @@ def _explain(error: Exception) -> str:
     """One line for what goes wrong while flags are parsed and config files are read."""
     text = str(error).strip("'\"") if isinstance(error, KeyError) else getattr(error, "msg", error)
     text = " ".join(str(text).split())
-    line = place(error, _flag_value("config").partition(":")[0])
+    line = line_of(error, _flag_value("config").partition(":")[0])
     if isinstance(error, AttributeError | KeyError) and not line:
         return _unknown_key(text.replace("\\n", " "))
     return f"{line}{text}"

@@ -22,7 +22,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f' (did you mean "{close[0]}"?)' if close else f" (valid: {', '.join(valid)})"
 
 
-def place(error: BaseException, file: str) -> str:
+def line_of(error: BaseException, file: str) -> str:
     """'FILE:LINE: ' of the innermost line of a user's Python file that an error went through."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "

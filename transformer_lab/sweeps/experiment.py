@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_lab.errors import LabError, nearest, place
+from transformer_lab.errors import LabError, line_of, nearest
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import flatten, resolve
 
@@ -76,7 +76,7 @@ def _guarded(path: str, call: Callable[..., Any], *args: Any) -> Any:
     except LabError:
         raise
     except Exception as error:
-        raise LabError(f"{place(error, path)}{type(error).__name__}: {error}") from error
+        raise LabError(f"{line_of(error, path)}{type(error).__name__}: {error}") from error
 
 
 def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:

@@ -50,10 +50,11 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
     """
     path = workdir / SWEEP
     old = read_json(path) if path.exists() else {}
-    if old and Path(old["experiment"]).name != Path(told["experiment"]).name:
+    theirs = str(old.get("experiment"))
+    if old and Path(theirs).name != Path(told["experiment"]).name:
         raise LabError(
-            f"{workdir} holds the sweep of {old['experiment']}: use another --workdir, or delete "
-            f"{path} to have its runs in one table with these"
+            f"{workdir} holds the sweep of {theirs}: use another --workdir, or delete {path} (its "
+            "runs stay) to put this one there"
         )
     for run in runs:
         refuse_changes(run, workdir / run.name)
