@@ -5,8 +5,8 @@ python -m transformer_lab.sweep --experiment=experiments/norms.py --workdir=runs
 A narrow GPT on the Brown corpus, by Adam, from Xavier's initial values with embeddings times the
 root of the width, as in Vaswani 2017, and a head of its own. Xiong 2020 (figure 3): with the norm
 last, training fails without a warm-up, with the norm first it needs none. Wang 2022 (DeepNorm):
-last, and stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks without
-residuals hardly train. A run that diverges is a failed one.
+last, and stable. Zhu 2025 (table 4): a tanh does as well as a norm. He 2016 (figure 1): deep stacks
+without residuals hardly train. A run that diverges is a failed one.
 
 Scale cpu: 6 layers, 400 steps, 14 runs of one seed, 28 minutes of training on one core.
 
