@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from transformer_lab.errors import LabError
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.visibility import visible
 
 IMPLEMENTATIONS = ("own", "xla", "cudnn")
 
@@ -20,19 +21,6 @@ def causal_mask(
 ) -> Bool[Array, "t s"]:
     """True where query t, standing at position offset + t, may attend to key s <= offset + t."""
     return visible(offset + jnp.arange(query_length), jnp.arange(key_length), causal=True)
-
-
-def visible(
-    query_positions: Int[Array, "t"],
-    key_positions: Int[Array, "s"],
-    *,
-    causal: bool,
-    window: int = 0,
-) -> Bool[Array, "t s"]:
-    """True where the query may attend: no later key if causal, none `window` or more away."""
-    distances = query_positions[:, None] - key_positions[None, :]
-    allowed = distances >= 0 if causal else jnp.ones(distances.shape, bool)
-    return allowed & (jnp.abs(distances) < window) if window else allowed
 
 
 def same_segment(
