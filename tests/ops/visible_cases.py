@@ -1,10 +1,15 @@
-"""Small inputs of every kind that a kernel must agree on with `attend`, and that comparison."""
+"""Small inputs of every kind on which a kernel must agree with `attend`, and that comparison."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from transformer_lab.ops.attention import attend
+from transformer_lab.ops.layout import AXES
 from transformer_lab.ops.visibility import Visible
 
 T, S = 22, 22
@@ -51,11 +56,27 @@ def plain(visible: Visible):
 
 
 def assert_equal(found, wanted, inputs, tolerance=1e-5):
-    """Outputs and the three gradients."""
+    """Outputs and the three gradients; `found` runs compiled, where its inputs lie."""
 
-    def both(run):
+    def both(run, *inputs):
         out, back = jax.vjp(run, *inputs)
         return out, *back(jnp.sin(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
 
-    for got, want in zip(jax.jit(lambda: both(found))(), both(wanted), strict=True):
-        np.testing.assert_allclose(got, want, atol=tolerance, rtol=tolerance)
+    got, want = jax.jit(partial(both, found))(*inputs), both(wanted, *map(np.asarray, inputs))
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance, rtol=tolerance)
+
+
+def on_mesh(sizes):
+    """A mesh of simulated devices; what runs a function on it; what lays arrays on it whole."""
+    devices = jax.devices()[: int(np.prod(sizes))]
+    mesh = jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+
+    def wrap(function):
+        def run(*x):
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return function(*x)
+
+        return run
+
+    return mesh, wrap, lambda x: jax.device_put(x, NamedSharding(mesh, P()))
