@@ -62,7 +62,10 @@ def assert_equal(found, wanted, inputs, tolerance=1e-5):
         out, back = jax.vjp(run, *inputs)
         return out, *back(jnp.sin(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
 
-    got, want = jax.jit(partial(both, found))(*inputs), both(wanted, *map(np.asarray, inputs))
+    got, want = (
+        jax.jit(partial(both, found))(*inputs),
+        jax.jit(partial(both, wanted))(*map(np.asarray, inputs)),
+    )
     for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(one, other, atol=tolerance, rtol=tolerance)
 

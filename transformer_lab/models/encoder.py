@@ -15,6 +15,7 @@ from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.visibility import Visible
 
 HEADS = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
 
@@ -134,8 +135,7 @@ class Encoder(nn.Module):
         if cfg.embedding_norm:
             x = self.embedding_norm(x)
         x = dropout(x, cfg.dropout, keys[0])
-        keys_mask = None if mask is None else mask[:, None, None, :]
-        return self.encoder(x, keys_mask, dropout_key=keys[1], added=added)
+        return self.encoder(x, Visible(keys=mask), dropout_key=keys[1], added=added)
 
     def _mlm(self, states, places):
         """Devlin 2019, section 3.1: a layer, a norm, then the embedding as the output layer."""

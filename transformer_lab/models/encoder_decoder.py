@@ -15,8 +15,8 @@ from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.models.decoder import positions_within
-from transformer_lab.ops.attention import same_segment
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.visibility import Visible
 
 Cache = dict[str, Any]
 
@@ -113,8 +113,10 @@ class EncoderDecoder(nn.Module):
         """The encoder's states; the mask is True at real tokens."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(source, "source", positions_within(segments, source.shape[1]), keys[0])
-        mask = source_mask[:, None, None] if segments is None else same_segment(segments)
-        return self.encoder(x, mask, dropout_key=keys[1])
+        seen = Visible(query_segments=segments, key_segments=segments)
+        if segments is None:
+            seen = Visible(keys=source_mask)
+        return self.encoder(x, seen, dropout_key=keys[1])
 
     def decode(
         self,
@@ -128,10 +130,11 @@ class EncoderDecoder(nn.Module):
         """The decoder's states for all target positions at once."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(target, "target", positions_within(segments, target.shape[1]), keys[0])
-        mask, memory_mask = None, memory_mask[:, None, None]
-        if segments is not None:
-            mask, memory_mask = same_segment(segments), same_segment(segments, memory_segments)
-        return self.decoder(x, mask, memory=memory, memory_mask=memory_mask, dropout_key=keys[1])
+        seen = Visible(query_segments=segments, key_segments=segments)
+        memory_seen = Visible(query_segments=segments, key_segments=memory_segments)
+        if segments is None:
+            memory_seen = Visible(keys=memory_mask)
+        return self.decoder(x, seen, memory=memory, memory_seen=memory_seen, dropout_key=keys[1])
 
     def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         """Output scores in float32."""
@@ -169,7 +172,8 @@ class EncoderDecoder(nn.Module):
         index = cache["index"]
         x = self._embed(tokens, "target", index + jnp.arange(tokens.shape[1])[None], None)
         memory = cache["memory"]
-        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], memory["mask"])
+        seen = Visible(mask=memory["mask"])
+        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], seen)
         cache = {"index": index + tokens.shape[1], "layers": layers, "memory": memory}
         return self.logits(x), cache
 

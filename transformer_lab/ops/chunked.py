@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer_lab.ops.visibility import Visible
+from transformer_lab.ops.visibility import ALL, Visible
 
 NOTHING = -1e30  # in a maximum's place where a query has seen no key
 Carry = tuple[Float[Array, "b k g t h"], Float[Array, "b k g t"], Float[Array, "b k g t"]]
@@ -24,7 +24,7 @@ def chunked_attend(
     query: Float[Array, "b n t h"],
     key: Float[Array, "b k s h"],
     value: Float[Array, "b k s h"],
-    visible: Visible = Visible(),  # noqa: B008
+    visible: Visible = ALL,
     *,
     scale: float | None = None,
     block: int = 512,

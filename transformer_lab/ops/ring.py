@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from transformer_lab.ops import chunked
 from transformer_lab.ops.layout import current_mesh, split_of
-from transformer_lab.ops.visibility import KEY_FIELDS, QUERY_FIELDS, Visible
+from transformer_lab.ops.visibility import ALL, KEY_FIELDS, QUERY_FIELDS, Visible
 
 AXIS = "sequence"
 
@@ -42,7 +42,7 @@ def ring_attend(
     query: Float[Array, "b n t h"],
     key: Float[Array, "b k s h"],
     value: Float[Array, "b k s h"],
-    seen: Visible = Visible(),  # noqa: B008
+    seen: Visible = ALL,
     *,
     scale: float | None = None,
     block: int = 512,

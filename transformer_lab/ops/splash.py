@@ -5,12 +5,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from transformer_lab.ops.layout import current_mesh, split_of
-from transformer_lab.ops.visibility import Visible
+from transformer_lab.ops.visibility import ALL, Visible
+
+
+def _library():
+    """Imported where it is used: it takes a third of a second, and most runs do without."""
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    return splash_attention
+
 
 LANES = 128  # numbers that a TPU's registers hold side by side: blocks are multiples of it
 NOWHERE = -1  # the segment of a key that nobody attends to
@@ -27,7 +34,7 @@ def splash_attend(
     query: Float[Array, "b n t h"],
     key: Float[Array, "b k s h"],
     value: Float[Array, "b k s h"],
-    seen: Visible = Visible(),  # noqa: B008
+    seen: Visible = ALL,
     *,
     scale: float | None = None,
     interpret: bool = False,
@@ -50,7 +57,8 @@ def splash_attend(
     def run(query, key, value, *ids):
         shape = query.shape[1:3], key.shape[2]
         kernel = _kernel(*shape, sizes, seen.causal, seen.window, interpret)
-        return jax.vmap(kernel)(query, key, value, splash.SegmentIds(*ids) if ids else None)
+        segments = _library().SegmentIds(*ids) if ids else None
+        return jax.vmap(kernel)(query, key, value, segments)
 
     if (mesh := current_mesh()) is not None:
         heads = split_of(("rows", "heads", None, None), key.shape, mesh)
@@ -90,6 +98,7 @@ def _kernel(
     interpret: bool,
 ) -> Any:
     """The kernel for so many heads and queries, and so many keys."""
+    splash = _library()
     heads, length = queries
     back = window - 1 if window else None
     mask = splash.FullMask((length, keys))

@@ -46,6 +46,12 @@ class Visible:
     prefix: Any = None  # bool [B, S]: keys that causality and window do not hide
     mask: Any = None  # bool [#B, #N, #T, S]: anything else
 
+    def only_order(self, queries: int, keys: int) -> bool:
+        """Whether nothing is said but what all, a causal row and its window leave open."""
+        arrays = (self.query_segments, self.keys, self.prefix, self.mask)
+        square = queries == keys or not self.causal
+        return all(x is None for x in arrays) and square and (self.causal or not self.window)
+
     def dense(
         self, query_positions: Int[Array, "t"], key_positions: Int[Array, "s"]
     ) -> Bool[Array, "#b #n t s"] | None:
@@ -110,3 +116,6 @@ class Visible:
             keys=pad(real, keys, 1),
             prefix=pad(self.prefix, keys, 1),
         )
+
+
+ALL = Visible()
