@@ -15,6 +15,7 @@ from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.visibility import Visible
 
 MASKS = ("causal", "prefix")
@@ -91,9 +92,10 @@ class Decoder(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b t"] | None = None,
         prefix: Bool[Array, "b t"] | None = None,
-    ) -> Float[Array, "b t v"]:
-        """All positions at once."""
-        return self.logits(self.states(tokens, dropout_key, segments, prefix))
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """All positions at once; given labels, their scores in the logits' stead."""
+        return self.logits(self.states(tokens, dropout_key, segments, prefix), labels)
 
     def states(
         self,
@@ -109,15 +111,17 @@ class Decoder(nn.Module):
         seen = Visible(query_segments=segments, key_segments=segments, keys=real)
         return self.decoder(x, seen, dropout_key=keys[1], prefix=prefix, added=added)
 
-    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """Output scores in float32; rows that only fill the table up are cut off."""
+    def logits(
+        self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """In float32, or of the labels what a loss needs; rows that only fill the table up are cut
+        off."""
         cfg = self.config
         head = self.embedding if cfg.tie_head else self.head
         if cfg.embedding_width is not None:
             states = self.embedding_out(states)
-        out = head.logits(states)
-        out = out + self.head_bias if cfg.head_bias else out
-        return out[..., : cfg.vocab_size]
+        bias = self.head_bias if cfg.head_bias else None
+        return head.logits(states, labels, bias, cfg.vocab_size)
 
     def init_cache(self, batch: int, length: int) -> Cache:
         """An empty cache with room for `length` positions (a window's own, if it is shorter).

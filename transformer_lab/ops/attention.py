@@ -5,6 +5,8 @@ Arrays are [B, N, T, H]: each head's matrix is contiguous, which is 1.1 times as
 lets a decoding cache be read without a transpose.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
@@ -48,7 +50,7 @@ def attend(
     return out.reshape(b, n, t, h), weights
 
 
-def local_holds(query: Array, key: Array, seen: Visible) -> bool:
+def local_holds(query: Any, key: Any, seen: Visible) -> bool:
     """Whether a window is short beside the row, and `local_attend` can do with what is said."""
     plain = query.shape[2] == key.shape[2] and seen.prefix is None and seen.mask is None
     return plain and 0 < 2 * seen.window <= query.shape[2]

@@ -1,5 +1,7 @@
 """Which program computes attention: chosen by device and shape, all with the same results."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -25,7 +27,7 @@ def platform() -> str:
     return getattr(device, "platform", None) or jax.default_backend()
 
 
-def cudnn_holds(query: Array, key: Array, seen: Visible) -> bool:
+def cudnn_holds(query: Any, key: Any, seen: Visible) -> bool:
     """Whether cuDNN can do this without much memory: half precision, heads of up to 128 numbers;
     what is not causality or its window needs an array of T by S, the same for all heads."""
     low = query.dtype in (jnp.bfloat16, jnp.float16)
@@ -36,9 +38,13 @@ def cudnn_holds(query: Array, key: Array, seen: Visible) -> bool:
 
 
 def choose(
-    asked: str, query: Array, key: Array, seen: Visible, biased: bool = False, drops: bool = False
+    asked: str, query: Any, key: Any, seen: Visible, biased: bool = False, drops: bool = False
 ) -> str:
-    """The name of the program: one of IMPLEMENTATIONS but "auto", or "local" or "ring"."""
+    """The name of the program: one of IMPLEMENTATIONS but "auto", or "local" or "ring".
+
+    Of query and key the shapes count, and the types. `biased`: something is added to the scores;
+    `drops`: weights are dropped. A kernel without its device is a LabError.
+    """
     if biased or drops:
         return asked if asked in PLAIN and not drops else "own"
     if query.shape[2] == 1:  # a decoding step: its scores are small

@@ -7,7 +7,7 @@ of parts in order the first device would have next to nothing to do, and the las
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     sizes: tuple[int, int]  # of blocks of queries and of keys
 
 
-def ring_holds(query: Array, key: Array, seen: Visible) -> bool:
+def ring_holds(query: Any, key: Any, seen: Visible) -> bool:
     """Whether the mesh splits the positions, and divides them."""
     mesh = current_mesh()
     devices = 1 if mesh is None else mesh.shape.get(AXIS, 1)

@@ -23,7 +23,7 @@ LANES = 128  # numbers that a TPU's registers hold side by side: blocks are mult
 NOWHERE = -1  # the segment of a key that nobody attends to
 
 
-def splash_holds(query: Array, key: Array, seen: Visible) -> bool:
+def splash_holds(query: Any, key: Any, seen: Visible) -> bool:
     """Whether the kernel can do this: it knows no prefix and no other mask, and what causality or a
     window says only where there are as many keys as queries."""
     square = query.shape[2] == key.shape[2] or not (seen.causal or seen.window)

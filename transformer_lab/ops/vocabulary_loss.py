@@ -4,13 +4,28 @@ The output table is read block by block. Blocks of the vocabulary and not of the
 table that is split over devices is brought together once a step, and its gradient taken apart once.
 """
 
+import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_lab.ops.layout import constrain, current_mesh, split_of
 from transformer_lab.ops.losses import TokenScores
+
+PIECES = 8192  # from so many on ...
+LOGITS = 2**27  # ... and from so many bytes of float32 logits on each device, blocks are worth it
+TOKENS = ("rows", "length", "vocabulary")
+
+
+def worth_blocks(rows: int, length: int, pieces: int) -> bool:
+    """Whether whole logits would take much memory: to make them twice takes a third more time."""
+    size, mesh = 4 * rows * length * pieces, current_mesh()
+    if mesh is not None:
+        spec = split_of(TOKENS, (rows, length, pieces), mesh)
+        size //= math.prod(mesh.shape[axis] for axes in spec if axes for axis in axes)
+    return pieces >= PIECES and size >= LOGITS
 
 
 def blockwise_scores(
@@ -42,14 +57,20 @@ def _over_blocks(sizes, step, carry):
 def _logits(states, table, bias, start, rows):
     """The block of the table in the states' type, and the logits it gives, float32."""
     part = jax.lax.dynamic_slice_in_dim(table, start, rows).astype(states.dtype)
-    logits = _product(states, part.T)
+    part = constrain(part, "vocabulary", None)
+    logits = constrain(_product(states, part.T), *TOKENS)
     if bias is not None:
         logits = logits + jax.lax.dynamic_slice_in_dim(bias, start, rows)
     return part, logits
 
 
+def _flat(x):
+    """All tokens as one matrix where there is one device; on a mesh rows stay apart."""
+    return x if current_mesh() is not None else x.reshape(-1, x.shape[-1])
+
+
 def _product(x, matrix):
-    out = jnp.matmul(x.reshape(-1, x.shape[-1]), matrix, preferred_element_type=jnp.float32)
+    out = jnp.matmul(_flat(x), matrix, preferred_element_type=jnp.float32)
     return out.reshape(*x.shape[:-1], -1)
 
 
@@ -89,10 +110,10 @@ def _backward(sizes, kept, gradients):
         slopes = slopes + jnp.where(mine, of_chosen, 0.0)
         put = lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, start, 0)  # noqa: E731
         if bias is not None:
-            to_bias = put(to_bias, slopes.reshape(-1, rows).sum(axis=0))
-        slopes = slopes.astype(states.dtype)
-        flat = states.reshape(-1, states.shape[-1])
-        found = jnp.matmul(slopes.reshape(-1, rows).T, flat, preferred_element_type=jnp.float32)
+            to_bias = put(to_bias, slopes.sum(axis=(0, 1)))
+        slopes = constrain(slopes.astype(states.dtype), *TOKENS)
+        parts = _flat(slopes), _flat(states)
+        found = jnp.einsum("...v,...d->vd", *parts, preferred_element_type=jnp.float32)
         return to_states + _product(slopes, part), put(to_table, found), to_bias
 
     zeros = lambda x: None if x is None else jnp.zeros(x.shape, jnp.float32)  # noqa: E731
