@@ -43,10 +43,11 @@ RULES: Rules = (
 PART = re.compile(r"/(lora_a|lora_b|int8|nf4|absmax)$")
 
 
-def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
+def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Mesh:
     """All devices of this run, or the first so many, as (data, fsdp, tensor)."""
     sizes = [config.data, config.fsdp, config.tensor]
-    count = devices or jax.device_count()
+    chosen = jax.devices()[:devices] if isinstance(devices, int) and devices else devices or None
+    count = len(chosen) if chosen else jax.device_count()
     fixed = int(np.prod([s for s in sizes if s != -1]))
     if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
         raise LabError(f"mesh {dict(zip(AXES, sizes, strict=True))}: sizes are positive, one is -1")
@@ -56,7 +57,6 @@ def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
             f"set one of mesh.data, mesh.fsdp, mesh.tensor to -1"
         )
     shape = tuple(count // fixed if s == -1 else s for s in sizes)
-    chosen = jax.devices()[:devices] if devices else None
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=chosen)
 
 

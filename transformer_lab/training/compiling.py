@@ -1,0 +1,229 @@
+"""Compiles a run's own train step for devices that need not be there, and says what it costs.
+
+Nothing is allocated: state and batch are shapes. A TPU's compiler comes with the package libtpu
+and needs no TPU; simulated CPU devices show the same layout and the same collectives.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.base import stand_in
+from transformer_lab.training import hlo, runs
+from transformer_lab.training.chips import CHIPS, Chip, chip_of
+from transformer_lab.training.config import Resolved
+from transformer_lab.training.loop import Trainer
+from transformer_lab.training.mesh import make_mesh
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+ROW_AXES = ("slice", "data", "fsdp", "expert", "sequence")  # over which tokens are divided
+
+
+def devices_of(topology: str) -> list[Any]:
+    """The devices of "v5e:8x8", of "2*v5e:8x8" (two slices), or of "cpu:8", simulated ones."""
+    slices, _, name = topology.rpartition("*")
+    if not re.fullmatch(r"\d*", slices) or ":" not in name:
+        raise LabError(f'--topology="{topology}" is none: write v5e:8x8, 2*v5e:8x8 or cpu:8')
+    if name.startswith("cpu:"):
+        return _simulated(name.removeprefix("cpu:"))
+    if importlib.util.find_spec("libtpu") is None:
+        raise LabError(
+            f"--topology={topology} needs the TPU's compiler: pip install transformer_lab"
+            "[tpu-compile], or take simulated devices, --topology=cpu:8"
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no TPU to ask
+    os.environ.setdefault("TPU_MEGACORE", "MEGACORE_DENSE")  # a v4 chip is one device
+    os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+    jax.config.update("jax_platforms", "cpu")
+    from jax.experimental import topologies
+
+    more = {"num_slices": int(slices)} if slices else {}
+    try:
+        return list(topologies.get_topology_desc(name, "tpu", **more).devices)
+    except Exception as error:  # the runtime's own kinds, which are not public
+        raise LabError(f"--topology={topology}: {str(error).splitlines()[0]}") from error
+
+
+def _simulated(count: str) -> list[Any]:
+    if not count.isdigit() or int(count) < 1:
+        raise LabError(f"--topology=cpu:{count}: write the number of devices, as cpu:8")
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", int(count))
+    except RuntimeError:  # jax has its devices already
+        pass
+    found = jax.devices("cpu")
+    if len(found) < int(count):
+        raise LabError(f"--topology=cpu:{count}: this process has {len(found)} devices")
+    return found[: int(count)]
+
+
+def abstract_trainer(resolved: Resolved, mesh: Mesh) -> Trainer:
+    """The run's trainer with a tokenizer and labels of which only the number is known."""
+    run = dataclasses.replace(resolved.run, epochs=None)
+    task = runs.build_task(resolved, stand_in(resolved.model, resolved.sections), mesh)
+    return Trainer(run, task, mesh)
+
+
+def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str, Any]:
+    """Bytes, FLOPs, collectives and the least time of one step, on one device.
+
+    `chip` is whose rates are taken, the topology's own unless it is simulated.
+    """
+    devices = devices_of(topology)
+    rates = _named(chip) if chip else chip_of(devices[0])
+    mesh = make_mesh(resolved.run.mesh, devices)
+    trainer = abstract_trainer(resolved, mesh)
+    if not hasattr(trainer.task, "abstract_batch"):
+        raise LabError(f'task.kind = "{resolved.task_kind}" cannot be compiled without its data')
+    batch = trainer.task.abstract_batch()
+    state = getattr(trainer, "step_state", trainer.abstract_state)
+    found = {"topology": topology, "mesh": dict(mesh.shape), "chip": rates and rates.name}
+    found["model_flops"] = model_flops(resolved, trainer, batch)
+    began = time.monotonic()
+    lowered = trainer.train_step.trace(state, batch).lower()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        return found | _out_of_memory(error)
+    found["compile_seconds"] = round(time.monotonic() - began, 1)
+    found |= memory_of(compiled)
+    program = hlo.parse(compiled.as_text())
+    found |= {"flops": program.flops(), "traffic_bytes": program.traffic()}
+    found["collectives"] = program.collectives()
+    found["collective_bytes"] = sum(c["bytes"] for c in found["collectives"].values())
+    found["least_collective_bytes"] = least_collectives(trainer, _dtype(resolved.model))
+    found["largest"] = program.largest(12)
+    found["fits"] = None if rates is None else found["peak_bytes"] <= rates.memory
+    return found | (roofline(found, rates, len(devices)) if rates else {"step_seconds": None})
+
+
+def memory_of(compiled: Any) -> dict[str, int]:
+    """Bytes a device; what is aliased is an argument that an output takes the place of."""
+    stats = compiled.memory_analysis()
+    names = {"argument": "argument", "output": "output", "aliased": "alias", "temporary": "temp"}
+    found = {f"{k}_bytes": getattr(stats, f"{v}_size_in_bytes") for k, v in names.items()}
+    held = found["argument_bytes"] + found["output_bytes"] - found["aliased_bytes"]
+    code = stats.generated_code_size_in_bytes
+    return found | {"peak_bytes": held + found["temporary_bytes"] + code}
+
+
+def roofline(found: dict[str, Any], chip: Chip, devices: int) -> dict[str, Any]:
+    """The time that no step is shorter than: the longest of products, memory and links, as if each
+    were hidden behind the longest. `mfu` is the model's own FLOPs over the peak's in that time."""
+    seconds = {
+        "products": found["flops"] / chip.flops,
+        "memory": found["traffic_bytes"] / chip.bandwidth,
+        "links": found["collective_bytes"] / chip.link,
+    }
+    step = max(seconds.values())
+    mfu = found["model_flops"] / devices / chip.flops / step
+    return {"seconds": seconds, "step_seconds": step, "mfu": mfu}
+
+
+def least_collectives(trainer: Trainer, dtype: str) -> int:
+    """Bytes that a device's links must carry for weights and gradients, in the compute dtype.
+
+    A weight split over fsdp is gathered forward and backward and its gradient scattered; over row
+    axes that do not split it, its gradient is summed (twice its bytes). Activations, which tensor
+    and sequence move too, are not counted.
+    """
+    sizes, total = trainer.mesh.shape, 0
+    width = jax.numpy.dtype(dtype).itemsize
+    shardings = jax.tree.leaves(trainer.param_shardings)
+    for leaf, sharding in zip(jax.tree.leaves(trainer.param_shapes), shardings, strict=True):
+        used = {n for axes in sharding.spec if axes for n in np.atleast_1d(axes).tolist()}
+        rows = used.intersection(ROW_AXES)
+        split = int(np.prod([sizes[n] for n in rows]))
+        whole = leaf.size * width // int(np.prod([sizes[n] for n in used - rows]))
+        others = int(np.prod([n for axis, n in sizes.items() if axis in ROW_AXES])) // split
+        total += (3 * whole if split > 1 else 0) + (2 * whole // split if others > 1 else 0)
+    return total
+
+
+def model_flops(resolved: Resolved, trainer: Trainer, batch: dict[str, Any]) -> int:
+    """FLOPs of the whole batch's matrix products, forward and twice that backward: of a decoder
+    6 N a token and its attention's full square. What is computed again is not counted."""
+    plain = dataclasses.replace(resolved, model=_plain(resolved.model))
+    task = abstract_trainer(plain, trainer.mesh).task
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    loss = lambda params, batch, key: task.loss(params, batch, key)["loss"][0]  # noqa: E731
+    traced = jax.make_jaxpr(loss)(shapes, batch, jax.random.key(0))
+    return 3 * _traced_flops(traced.jaxpr)
+
+
+def _plain(model: Any) -> Any:
+    """The model without kernels and recomputation, whose products can be counted."""
+    changes = {"attention_implementation": "own", "scan_layers": False}
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _plain(value)
+    names = {field.name for field in dataclasses.fields(model)}
+    return dataclasses.replace(model, **{k: v for k, v in changes.items() if k in names})
+
+
+def _traced_flops(jaxpr: Any) -> int:
+    total = 0
+    for eqn in jaxpr.eqns:
+        name, out = eqn.primitive.name, eqn.outvars[0].aval if eqn.outvars else None
+        if name == "dot_general":
+            contracted = eqn.params["dimension_numbers"][0][0]
+            sizes = eqn.invars[0].aval.shape
+            total += 2 * out.size * int(np.prod([sizes[d] for d in contracted], dtype=int))
+        elif name == "conv_general_dilated":
+            kernel, spec = eqn.invars[1].aval, eqn.params["dimension_numbers"].rhs_spec
+            total += 2 * out.size * kernel.size // kernel.shape[spec[0]]
+        inner = [x for value in eqn.params.values() for x in _as_list(value)]
+        counts = [_traced_flops(getattr(x, "jaxpr", x)) for x in inner if _is_jaxpr(x)]
+        if counts:
+            times = eqn.params["length"] if name == "scan" else 1
+            total += times * (max(counts) if name == "cond" else sum(counts))
+    return total
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple | list) else [value]
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
+
+
+def _dtype(model: Any) -> str:
+    return getattr(model, "dtype", None) or _dtype(model.text)
+
+
+def _named(chip: str) -> Chip:
+    for kind, rates in CHIPS.items():
+        if chip.lower() in (kind.lower(), rates.name.lower(), rates.name.lower()[4:]):
+            return rates
+    names = ", ".join(rates.name for rates in CHIPS.values())
+    raise LabError(f'--chip="{chip}" is unknown: use one of {names}')
+
+
+def _out_of_memory(error: Exception) -> dict[str, Any]:
+    """What the compiler says of a program that does not fit; other errors are one line."""
+    text = str(error)
+    used = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) (?:hbm|memory)", text)
+    if "RESOURCE_EXHAUSTED" not in text or not used:
+        raise LabError(f"the compiler refuses the step: {text.splitlines()[0][:300]}") from error
+    wanted, there = (int(float(used[i]) * UNITS[used[i + 1]]) for i in (1, 3))
+    lists = re.findall(r"Size: ([\d.]+)([KMGT]?)\n.*?(?:Shape: (\S+)).*?(?:\n|$)", text)
+    largest = [
+        {"array": shape, "bytes": int(float(n) * UNITS[unit]), "by": "", "times": 1, "from": ""}
+        for n, unit, shape in lists
+    ]
+    fields = "argument_bytes", "temporary_bytes", "collective_bytes", "flops", "step_seconds"
+    unknown = dict.fromkeys(fields) | {"collectives": {}}
+    return {**unknown, "peak_bytes": wanted, "memory_bytes": there, "fits": False,
+            "largest": largest}  # fmt: skip
