@@ -42,6 +42,7 @@ def devices_of(topology: str) -> list[Any]:
         )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no TPU to ask
     os.environ.setdefault("TPU_MEGACORE", "MEGACORE_DENSE")  # a v4 chip is one device
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # compilers do not take turns
     os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
     jax.config.update("jax_platforms", "cpu")
     from jax.experimental import topologies
