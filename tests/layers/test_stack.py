@@ -127,7 +127,11 @@ def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
         return params, value, gradient
 
     plain = run()
-    for switches in ({"scan_layers": True}, {"remat": True}, {"scan_layers": True, "remat": True}):
+    for switches in (
+        {"scan_layers": True},
+        {"remat": "nothing"},
+        {"scan_layers": True, "remat": "nothing"},
+    ):
         params, value, gradient = run(**switches)
         jax.tree.map(np.testing.assert_array_equal, params, plain[0])
         np.testing.assert_allclose(value, plain[1], rtol=1e-5)

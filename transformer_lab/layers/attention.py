@@ -9,6 +9,7 @@ from transformer_lab.layers.basic import dense, joined
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places
 from transformer_lab.ops.attention import attend, fused_attend, local_attend
+from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.positions import rope_frequencies, rotate, sinusoids
 
 KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, values: [B, K, S, H]
@@ -28,7 +29,7 @@ class Attention(nn.Module):
         cfg = self.config
         bias, keys = cfg.attention_bias and cfg.qkv_bias, cfg.key_value_heads * cfg.head_dim
         self.query = dense(cfg, cfg.heads * cfg.head_dim, bias, "query")
-        self.key, self.value = dense(cfg, keys, bias), dense(cfg, keys, bias, "value")
+        self.key, self.value = (dense(cfg, keys, bias, role) for role in ("key", "value"))
         self.out = dense(cfg, cfg.width, cfg.attention_bias, "out")
         if cfg.positions == "transformer_xl":
             shape = (cfg.heads, cfg.head_dim)
@@ -183,7 +184,8 @@ class Attention(nn.Module):
 
     def _split(self, x: Float[Array, "b t nh"], heads: int) -> Float[Array, "b n t h"]:
         b, t, _ = x.shape
-        return jnp.swapaxes(x.reshape(b, t, heads, self.config.head_dim), 1, 2)
+        x = jnp.swapaxes(x.reshape(b, t, heads, self.config.head_dim), 1, 2)
+        return constrain(x, "rows", "heads", "length", None)
 
 
 def ring_write(cache: KeyValue, new: KeyValue, index: Int[Array, ""]) -> tuple[KeyValue, KeyValue]:

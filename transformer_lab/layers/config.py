@@ -23,6 +23,7 @@ CHOICES = {
     "attention_implementation": IMPLEMENTATIONS,
     "kernel_init": ("xavier_uniform", "normal"),
     "dtype": ("float32", "bfloat16"),
+    "remat": ("off", "nothing", "dots", "offload"),
 }
 
 
@@ -77,7 +78,10 @@ class StackConfig:
     init_std: float = 0.02  # of kernel_init = "normal", and of embeddings
     depth_scaled_init: bool = False  # out and down by (2 * layers)^-1/2 (Radford 2019, 2.3)
     scan_layers: bool = False  # one compiled layer for all: faster compile, same numbers
-    remat: bool = False  # recompute activations in the backward pass: less memory, same numbers
+    # What a block recomputes on the way back, for memory; the numbers stay. off: it keeps all that
+    # it needs; nothing: it keeps its input alone; dots: also what its products with kernels gave;
+    # offload: the same, in the host's memory
+    remat: str = "off"
     dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
 
     def __post_init__(self):

@@ -12,13 +12,23 @@ from transformer_lab.layers.attention import Attention, KeyValue, to_ring
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places, ScoreBias
+from transformer_lab.layers.stacked import LAYERS
 from transformer_lab.ops.attention import visible
 from transformer_lab.ops.dropout import drop_path, dropout
+from transformer_lab.ops.layout import constrain
 
 Mask = Bool[Array, "#b #n #t s"]
 MemoryMask = Bool[Array, "#b #n #t m"]
 Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
+STREAM = ("rows", "length", "width")
+# What a block keeps for the way back, by `remat`: besides its input nothing; the outputs of its
+# products with kernels; the same in the host's memory.
+POLICIES = {
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+}
 
 
 class Block(nn.Module):
@@ -68,8 +78,8 @@ class Block(nn.Module):
         if self.cross:
             key_value = self.cross_attention.keys_and_values(memory)
             cross = lambda h: self.cross_attention(h, key_value, memory_mask, keys[1])  # noqa: E731
-        x = x if added is None else x + added
-        return self._compose(x, attention, cross, keys[2:], drop_rate)
+        x = constrain(x if added is None else x + added, *STREAM)
+        return constrain(self._compose(x, attention, cross, keys[2:], drop_rate), *STREAM)
 
     def step(
         self,
@@ -141,8 +151,9 @@ def _then(sublayer, adapter):
 class Stack(nn.Module):
     """Blocks named layer_0, layer_1, ..., and a final norm where the norm stands first.
 
-    Parameters always lie unrolled, one subtree a layer: with `scan_layers` they are stacked inside
-    the computation, so initial values, paths and checkpoints are the same with it and without.
+    Parameters are made unrolled, one subtree a layer. With `scan_layers` one layer is compiled for
+    all and takes them stacked, as a run then trains them (`layers.stacked`) or, where they are not,
+    by stacking them inside the computation: initial values and numbers are the same either way.
     """
 
     config: StackConfig
@@ -151,7 +162,8 @@ class Stack(nn.Module):
     cross: bool = False
 
     def setup(self):
-        block = nn.remat(Block) if self.config.remat else Block
+        remat = self.config.remat
+        block = Block if remat == "off" else nn.remat(Block, policy=POLICIES[remat])
         self.layer = [block(self.config, self.causal, self.cross) for _ in range(self.layers)]
         self.score_bias = ScoreBias(self.config, self.causal)
         if self._ends_in_norm:
@@ -191,8 +203,9 @@ class Stack(nn.Module):
 
     def _scan(self, x, arguments, dropout_key, position_arguments):
         params = self.variables["params"]
-        layers = [params[f"layer_{i}"] for i in range(self.layers)]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+        if (stacked := params.get(LAYERS)) is None:
+            layers = [params[f"layer_{i}"] for i in range(self.layers)]
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
         block = Block(self.config, self.causal, self.cross, parent=None)
 
         def body(x, layer):
@@ -201,7 +214,9 @@ class Stack(nn.Module):
             more = *arguments, key, *position_arguments, self._drop_rate(i)
             return block.apply({"params": variables}, x, *more), None
 
-        body = jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
+        if self.config.remat != "off":
+            policy = POLICIES[self.config.remat]
+            body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         return jax.lax.scan(body, x, (stacked, jnp.arange(self.layers)))[0]
 
     def _drop_rate(self, layer):

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_lab.errors import LabError
+from transformer_lab.ops.layout import ROW_AXES
 from transformer_lab.tasks.base import stand_in
 from transformer_lab.training import hlo, runs
 from transformer_lab.training.chips import CHIPS, Chip, chip_of
@@ -24,8 +25,8 @@ from transformer_lab.training.config import Resolved
 from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
 
+TOKENS = {*ROW_AXES, "sequence"}  # the axes over which tokens are divided
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-ROW_AXES = ("slice", "data", "fsdp", "expert", "sequence")  # over which tokens are divided
 
 
 def devices_of(topology: str) -> list[Any]:
@@ -87,11 +88,10 @@ def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str,
     if not hasattr(trainer.task, "abstract_batch"):
         raise LabError(f'task.kind = "{resolved.task_kind}" cannot be compiled without its data')
     batch = trainer.task.abstract_batch()
-    state = getattr(trainer, "step_state", trainer.abstract_state)
     found = {"topology": topology, "mesh": dict(mesh.shape), "chip": rates and rates.name}
     found["model_flops"] = model_flops(resolved, trainer, batch)
     began = time.monotonic()
-    lowered = trainer.train_step.trace(state, batch).lower()
+    lowered = trainer.train_step.trace(trainer.step_state, batch).lower()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -132,22 +132,22 @@ def roofline(found: dict[str, Any], chip: Chip, devices: int) -> dict[str, Any]:
 
 
 def least_collectives(trainer: Trainer, dtype: str) -> int:
-    """Bytes that a device's links must carry for weights and gradients, in the compute dtype.
+    """Bytes that a device's links must carry for weights and gradients.
 
-    A weight split over fsdp is gathered forward and backward and its gradient scattered; over row
-    axes that do not split it, its gradient is summed (twice its bytes). Activations, which tensor
-    and sequence move too, are not counted.
+    A weight split over fsdp is gathered forward and backward in the compute dtype, and its gradient
+    scattered in its own; over row axes that do not split it, its gradient is summed (twice its
+    bytes). Activations, which tensor and sequence move too, are not counted.
     """
     sizes, total = trainer.mesh.shape, 0
     width = jax.numpy.dtype(dtype).itemsize
     shardings = jax.tree.leaves(trainer.param_shardings)
     for leaf, sharding in zip(jax.tree.leaves(trainer.param_shapes), shardings, strict=True):
         used = {n for axes in sharding.spec if axes for n in np.atleast_1d(axes).tolist()}
-        rows = used.intersection(ROW_AXES)
-        split = int(np.prod([sizes[n] for n in rows]))
-        whole = leaf.size * width // int(np.prod([sizes[n] for n in used - rows]))
-        others = int(np.prod([n for axis, n in sizes.items() if axis in ROW_AXES])) // split
-        total += (3 * whole if split > 1 else 0) + (2 * whole // split if others > 1 else 0)
+        product = lambda names: int(np.prod([sizes[n] for n in names]))  # noqa: E731
+        size, split = leaf.size // product(used - TOKENS), product(used & TOKENS)
+        own = leaf.dtype.itemsize
+        total += size * (2 * width + own) if split > 1 else 0
+        total += 2 * size * own // split if product(TOKENS - used) > 1 else 0
     return total
 
 

@@ -26,8 +26,11 @@ class MeshConfig:
     """Devices along each axis; one of them may be -1: the rest."""
 
     data: int = -1  # copies of the model
-    fsdp: int = 1  # parameters and optimizer state split, gathered when used
+    fsdp: int = 1  # parameters and optimizer state split, gathered a layer at a time when used
     tensor: int = 1  # heads and feed-forward units split
+    sequence: int = 1  # the positions of a row split
+    expert: int = 1  # the experts of a layer split; all else as with data
+    slice: int = 1  # copies of the model on slices that a slow network joins
     rules: str = ""  # extra sharding rules, "regex=axis,axis;...", before the built-in ones
 
 

@@ -85,7 +85,7 @@ def run(
         if saved:
             log(f"resumes at step {saved.step} of {trainer.steps} in {workdir}")
             state = checkpoints.restore(saved.step, trainer.abstract_state)
-            state = take_frozen(trainer, state, source, base) if source else state
+            state = take_frozen(trainer, state, source, base) if source else trainer.stack(state)
         else:
             state = trainer.init()
             if source:
