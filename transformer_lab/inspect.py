@@ -168,7 +168,7 @@ def show(rows: Iterable[Row]) -> None:
     table = Table()
     names = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
     for name in names:
-        table.add_column(name, no_wrap=name not in ("source", "note"))
+        table.add_column(name, no_wrap=name not in ("source", "note", "from"))
     for row in rows:
         table.add_row(*(row[name] for name in names))
     Console(width=None if Console().is_terminal else 220).print(table)
@@ -191,8 +191,11 @@ def show_compiled(found: dict[str, Any]) -> None:
     for kind, value in found.get("seconds", {}).items():
         rows.append({"of one device, a step": f"seconds of {kind}", "": f"{value:.4g}"})
     show(rows)
-    show({key: f"{x:,}" if key == "bytes" else str(x) for key, x in one.items()}
-         for one in found["largest"])  # fmt: skip
+    if found["largest"]:
+        show({key: f"{x:,}" if key == "bytes" else str(x) for key, x in one.items()}
+             for one in found["largest"])  # fmt: skip
+    elif not found["fits"]:
+        print("it does not fit; --topology=cpu:N of as many devices shows the largest arrays")
 
 
 def _costs(kind: str, config: Any) -> Row:

@@ -6,6 +6,7 @@ and needs no TPU; simulated CPU devices show the same layout and the same collec
 
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 import time
@@ -23,9 +24,16 @@ from transformer_lab.training import hlo, runs
 from transformer_lab.training.chips import CHIPS, Chip, chip_of
 from transformer_lab.training.config import Resolved
 from transformer_lab.training.loop import Trainer
-from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.mesh import batch_sharding, make_mesh
 
 TOKENS = {*ROW_AXES, "sequence"}  # the axes over which tokens are divided
+NO_TPU = {  # what the runtime would ask the machine, and say where there is no TPU to ask
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compilers need not take turns
+}
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -41,10 +49,8 @@ def devices_of(topology: str) -> list[Any]:
             f"--topology={topology} needs the TPU's compiler: pip install transformer_lab"
             "[tpu-compile], or take simulated devices, --topology=cpu:8"
         )
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no TPU to ask
-    os.environ.setdefault("TPU_MEGACORE", "MEGACORE_DENSE")  # a v4 chip is one device
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # compilers do not take turns
-    os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+    for variable, value in NO_TPU.items():
+        os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")
     from jax.experimental import topologies
 
@@ -82,7 +88,7 @@ def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str,
     `chip` is whose rates are taken, the topology's own unless it is simulated.
     """
     devices = devices_of(topology)
-    rates = _named(chip) if chip else chip_of(devices[0])
+    rates = _named(chip) if chip else _rates(devices)
     mesh = make_mesh(resolved.run.mesh, devices)
     trainer = abstract_trainer(resolved, mesh)
     if not hasattr(trainer.task, "abstract_batch"):
@@ -95,7 +101,7 @@ def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str,
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        return found | _out_of_memory(error)
+        return found | _out_of_memory(error, trainer, batch)
     found["compile_seconds"] = round(time.monotonic() - began, 1)
     found |= memory_of(compiled)
     program = hlo.parse(compiled.as_text())
@@ -204,6 +210,15 @@ def _dtype(model: Any) -> str:
     return getattr(model, "dtype", None) or _dtype(model.text)
 
 
+def _rates(devices: Sequence[Any]) -> Chip | None:
+    """Of one device, which is half a chip where a topology counts a chip's two cores (v4)."""
+    rates, cores = chip_of(devices[0]), len({getattr(d, "core_on_chip", 0) for d in devices})
+    if rates is None or cores == 1:
+        return rates
+    values = {f: getattr(rates, f) / cores for f in ("flops", "memory", "bandwidth", "link")}
+    return Chip(f"1/{cores} {rates.name}", **values)
+
+
 def _named(chip: str) -> Chip:
     for kind, rates in CHIPS.items():
         if chip.lower() in (kind.lower(), rates.name.lower(), rates.name.lower()[4:]):
@@ -212,19 +227,28 @@ def _named(chip: str) -> Chip:
     raise LabError(f'--chip="{chip}" is unknown: use one of {names}')
 
 
-def _out_of_memory(error: Exception) -> dict[str, Any]:
-    """What the compiler says of a program that does not fit; other errors are one line."""
-    text = str(error)
-    used = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) (?:hbm|memory)", text)
-    if "RESOURCE_EXHAUSTED" not in text or not used:
-        raise LabError(f"the compiler refuses the step: {text.splitlines()[0][:300]}") from error
-    wanted, there = (int(float(used[i]) * UNITS[used[i + 1]]) for i in (1, 3))
-    lists = re.findall(r"Size: ([\d.]+)([KMGT]?)\n.*?(?:Shape: (\S+)).*?(?:\n|$)", text)
-    largest = [
-        {"array": shape, "bytes": int(float(n) * UNITS[unit]), "by": "", "times": 1, "from": ""}
-        for n, unit, shape in lists
-    ]
-    fields = "argument_bytes", "temporary_bytes", "collective_bytes", "flops", "step_seconds"
-    unknown = dict.fromkeys(fields) | {"collectives": {}}
-    return {**unknown, "peak_bytes": wanted, "memory_bytes": there, "fits": False,
-            "largest": largest}  # fmt: skip
+def _out_of_memory(error: Exception, trainer: Trainer, batch: dict[str, Any]) -> dict[str, Any]:
+    """What the compiler says of a step that does not fit; any other refusal is one line."""
+    said = str(error)
+    found = re.search(
+        r"temporaries \(([\d.]+)([KMGT]?)\) exceed\w* available \w+ \(([\d.]+)(\w?)\)", said
+    )
+    found = found or re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?)", said)
+    if "RESOURCE_EXHAUSTED" not in said or not found:
+        raise LabError(f"the compiler refuses the step: {said.splitlines()[0][:300]}") from error
+    wanted, there = (int(float(found[i]) * UNITS[found[i + 1]]) for i in (1, 3))
+    rows = batch_sharding(trainer.mesh)
+    leaves = [(x, x.sharding) for x in jax.tree.leaves(trainer.step_state)]
+    leaves += [(x, rows) for x in batch.values()]
+    given = sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in leaves)
+    names = "collective_bytes", "flops", "step_seconds"
+    return {
+        "argument_bytes": given,
+        "temporary_bytes": wanted,
+        "peak_bytes": given + wanted,
+        "available_bytes": there,
+        "fits": False,
+        "collectives": {},
+        "largest": [],
+        **dict.fromkeys(names),
+    }

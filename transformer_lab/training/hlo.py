@@ -189,11 +189,12 @@ class Program:
         return moved + max(_off_chip(one.shapes) - updated, 0)
 
     def largest(self, count: int) -> list[dict[str, object]]:
-        """The largest arrays that a step makes, one a shape and place in the traced program."""
+        """The largest arrays in memory that a step makes, one a shape and place in the program."""
         found = {}
         for computation, one, times in self.each():
             inner = computation in self.fused or one.kind in FREE
-            for shape in () if inner or one.kind.endswith("-done") else one.shapes:
+            made = () if inner or one.kind.endswith("-done") else one.shapes
+            for shape in (shape for shape in made if not shape.on_chip):
                 key = str(shape), one.op_name
                 found.setdefault(key, (shape.bytes, one.kind, times))
         best = sorted(found.items(), key=lambda item: -item[1][0])[:count]
