@@ -27,9 +27,19 @@ def product(
 
     On a mesh the kernel is brought together where it is used, but for the dimensions that the
     `names` of `ops.layout` split, and again on the way back, so that no layer's whole kernel
-    outlives its use. The kernel's gradient is summed in the kernel's own type.
+    outlives its use. The kernel's gradient is summed in the kernel's own type, and scattered.
     """
-    return _dot(x, constrain(kernel.astype(x.dtype), *names), dtype)
+    return _dot(x, _together(kernel, names, x.dtype), dtype)
+
+
+def _together(kernel, names, dtype):
+    return constrain(constrain(kernel.astype(dtype), *_apart(names)), *names)
+
+
+def _apart(names):
+    """How a kernel is stored: of two dimensions the one without a name is split by fsdp."""
+    rows, columns = names
+    return ("parts", columns) if rows is None else (rows, columns or "parts")
 
 
 def _product_forward(x, kernel, names, dtype):
@@ -39,12 +49,13 @@ def _product_forward(x, kernel, names, dtype):
 def _product_backward(names, dtype, kept, back):
     x, kernel = kept
     back = back.astype(x.dtype)
-    of_x = _dot(back, constrain(kernel.astype(x.dtype), *names).T, None)
+    of_x = _dot(back, _together(kernel, names, x.dtype).T, None)
     over = tuple(range(x.ndim - 1))
     if current_mesh() is None:  # see `_dot`
         x, back, over = x.reshape(-1, x.shape[-1]), back.reshape(-1, back.shape[-1]), (0,)
     contract = ((over, over), ((), ()))
-    return of_x, jax.lax.dot_general(x, back, contract, preferred_element_type=kernel.dtype)
+    of_kernel = jax.lax.dot_general(x, back, contract, preferred_element_type=kernel.dtype)
+    return of_x, constrain(of_kernel, *_apart(names))
 
 
 product.defvjp(_product_forward, _product_backward)
@@ -198,8 +209,14 @@ class Embedding(nn.Module):
         self.embedding = self.param("embedding", init, (self.vocab_size, self.width))
 
     def __call__(self, ids: Array) -> Float[Array, "*ids d"]:
-        x = jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
-        return constrain(x, "rows", "length", "width") if x.ndim == 3 else x
+        if ids.ndim != 2:
+            return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+        # Each device looks its columns up for the rows of all that share them: rows and columns
+        # change places, and the table stays where it is.
+        x = jnp.take(self.embedding, constrain(ids, "copies", "length"), axis=0).astype(self.dtype)
+        for row, column in (("copies", "columns"), ("copies", "parts"), ("rows", "width")):
+            x = constrain(x, row, "length", column)
+        return x
 
     def logits(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
         """x E^T, accumulated in float32."""

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
 AXES = ("slice", "data", "fsdp", "expert", "sequence", "tensor")
-ROW_AXES = ("slice", "data", "fsdp", "expert")
+ROW_AXES = ("slice", "data", "expert", "fsdp")
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "rows": ROW_AXES,  # the examples of a batch
     "length": ("sequence",),  # positions of a row
@@ -22,6 +22,10 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "vocabulary": ("tensor",),
     "experts": ("expert",),
     "width": (),  # features of the residual stream, whole on each device
+    # On the way out of a table whose columns are split (`layers.basic.Embedding`).
+    "copies": ROW_AXES[:-1],
+    "columns": ("fsdp", "tensor"),
+    "parts": ("fsdp",),
 }
 
 

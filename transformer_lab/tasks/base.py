@@ -59,6 +59,8 @@ class Joint:
 class Task(Protocol):
     """An objective on a model and its data."""
 
+    model_config: Any  # the model's settings, its vocabulary known
+
     def init(self, key: Key[Array, ""]) -> Params:
         """Initial parameters."""
 
