@@ -49,5 +49,6 @@ setup(
         "rouge": ["rouge-score>=0.1.2"],
         "stem": ["nltk>=3.9"],
         "slurm": ["submitit>=1.5"],
+        "tpu-compile": ["libtpu"],
     },
 )

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from transformer_lab.data.batching import BatchPlan, check_rows, choose_buckets, fits
+from transformer_lab.data.buckets import rows_per_batch
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, fill, lengths_of
-from transformer_lab.tasks.base import HostBatch
+from transformer_lab.tasks.base import HostBatch, shapes_of
 
 Fields = dict[str, Ragged]
 Columns = dict[str, np.ndarray | Ragged]  # one row an example; ragged: a value a token
@@ -20,6 +22,7 @@ class Bucketed:
 
     sections: dict[str, Any]
     seed: int
+    FIELDS: tuple[str, ...] = ("tokens",)
     tokenizer: Any
     model_config: Any
     # split -> token ids of its examples, and what else a batch holds of each
@@ -66,6 +69,15 @@ class Bucketed:
 
     def steps_per_epoch(self) -> int:
         return self.train_plan.batches_per_epoch
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Of the longest examples; a task adds its columns, one row an example."""
+        longest = np.minimum(self.longest(), self.model_config.max_length)
+        shape = np.broadcast_to(longest, len(self.FIELDS)).tolist()
+        rows, batch = rows_per_batch(shape, *self.slots()), {}
+        for name, length in zip(self.FIELDS, shape, strict=True):
+            batch |= shapes_of((rows, length), **{name: np.int32, f"{name}_mask": bool})
+        return batch
 
     def train_batches(self) -> Batches:
         fields, columns, _ = self.train_set

@@ -20,7 +20,15 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, table_size
+from transformer_lab.tasks.base import (
+    Batch,
+    HostBatch,
+    Params,
+    Place,
+    Scores,
+    shapes_of,
+    table_size,
+)
 
 LAYOUTS = ("stream", "packed")
 
@@ -187,6 +195,15 @@ class LanguageModeling:
         rows, eos = self.sections["batch"].rows, self.tokenizer.eos_id
         shape = (length, -(-length // 2)) if length else (self.eval_length, self.eval_stride)
         return packing.eval_windows(ids, *shape, rows, start, eos, sizes)
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        shape = self.sections["batch"].rows, self.sections["batch"].length
+        names = {"tokens": np.int32, "targets": np.int32, "mask": bool}
+        if self.config.layout == "packed":
+            names["segments"] = np.int32
+        if self.model_config.mask == "prefix":
+            names["prefix"] = bool
+        return shapes_of(shape, **names)
 
     # Generation.
 

@@ -14,7 +14,7 @@ from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
 from transformer_lab.tasks.language_modeling import RowsConfig
 from transformer_lab.tasks.reading import Reading, ragged
 
@@ -113,6 +113,15 @@ class MaskedLanguageModeling(Reading):
         weight = batch["chosen"].sum() / max(batch["tokens_mask"][:, 0].sum(), 1)
         batch["sentence_weight"] = np.full(len(ids), weight, np.float32)
         return batch
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        rows, length = self.sections["batch"].rows, self.limit
+        hidden = rows, self.masker.places(length)
+        return {
+            **shapes_of((rows, length), tokens=np.int32, types=np.int32, tokens_mask=bool),
+            **shapes_of(hidden, places=np.int32, labels=np.int32, chosen=bool),
+            **shapes_of((rows,), is_random=np.int32, sentence_weight=np.float32),
+        }
 
     def train_batches(self) -> Batches:
         plan = self.train_plan

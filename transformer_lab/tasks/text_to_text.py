@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import jax
 import numpy as np
 
 from transformer_lab import text
 from transformer_lab.data import parallel, text_tasks
 from transformer_lab.data.batching import BatchConfig, choose_buckets
+from transformer_lab.data.buckets import rows_per_batch
 from transformer_lab.data.mixing import MixedPlan, mixing_rates
 from transformer_lab.data.packed_pairs import PackedPairsPlan, join_rows
 from transformer_lab.data.pipeline import Batches
@@ -20,7 +22,7 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
 from transformer_lab.tasks.translation import Translation, TranslationConfig, corpus_scores
 
 
@@ -167,6 +169,17 @@ class TextToText(Translation):
     def _buckets(self) -> list[tuple[int, ...]]:
         lengths = lengths_of(self.train_set[0])
         return choose_buckets(lengths, self.sections["batch"].buckets, *self.slots())
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        packed = self.sections["batch"].packed
+        if not packed:
+            batch = super().abstract_batch()
+            return batch | shapes_of(batch["source"].shape[:1], task=np.int32)
+        rows, batch = rows_per_batch(packed, *self.slots()), {}
+        for name, length in zip(self.FIELDS, packed, strict=True):
+            dtypes = {name: np.int32, f"{name}_mask": bool, f"{name}_segments": np.int32}
+            batch |= shapes_of((rows, length), **dtypes)
+        return batch
 
     def train_batches(self) -> Batches:
         fields, columns, _ = self.train_set

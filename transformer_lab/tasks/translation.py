@@ -52,6 +52,8 @@ class Translation(Bucketed):
     their masks (True at real tokens).
     """
 
+    FIELDS = ("source", "target")
+
     def __init__(
         self,
         model_kind: str,

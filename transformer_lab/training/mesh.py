@@ -44,10 +44,12 @@ RULES: Rules = (
 PART = re.compile(r"/(lora_a|lora_b|int8|nf4|absmax)$")
 
 
-def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
-    """All devices of this run, or the first so many, as AXES; slices are joined by `slice`."""
+def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Mesh:
+    """All devices of this run, the first so many, or those given, as AXES; slices are joined by
+    `slice`."""
     sizes = [getattr(config, axis) for axis in AXES]
-    count = devices or jax.device_count()
+    chosen = jax.devices()[:devices] if isinstance(devices, int) and devices else devices or None
+    count = len(chosen) if chosen else jax.device_count()
     fixed = int(np.prod([s for s in sizes if s != -1]))
     if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
         raise LabError(f"mesh {dict(zip(AXES, sizes, strict=True))}: sizes are positive, one is -1")
@@ -57,13 +59,12 @@ def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
             f"set one of mesh.data, mesh.fsdp, mesh.tensor to -1"
         )
     shape = tuple(count // fixed if s == -1 else s for s in sizes)
-    chosen = jax.devices()[:devices] if devices else None
     kinds = (AxisType.Auto,) * len(AXES)
     if shape[0] > 1 and hasattr((chosen or jax.devices())[0], "slice_index"):
         within = (1, *shape[1:])
         joined = (shape[0], *(1,) * len(within[1:]))
-        devices = mesh_utils.create_hybrid_device_mesh(within, joined, chosen)
-        return Mesh(devices, AXES, axis_types=kinds)
+        placed = mesh_utils.create_hybrid_device_mesh(within, joined, chosen)
+        return Mesh(placed, AXES, axis_types=kinds)
     return jax.make_mesh(shape, AXES, axis_types=kinds, devices=chosen)
 
 
