@@ -3,7 +3,6 @@
 import contextlib
 import math
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,8 @@ from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
-from transformer_lab.training.signals import Signals, agreed
+from transformer_lab.training.peers import everyones
+from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
 from transformer_lab.training.writers import MetricWriter, ProgressLine, log
 
@@ -56,10 +56,14 @@ class Trainer:
             task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt
         )
         everywhere = NamedSharding(mesh, P())
+        inputs = (self.state_shardings, batch_sharding(mesh))
+        self._votes: dict[int, tuple[jax.Array, ...]] = {}
+        if jax.process_count() > 1:
+            step, inputs = _voting(step), (*inputs, NamedSharding(mesh, P(mesh.axis_names)))
         self.train_step = jax.jit(
             step,
             donate_argnums=0,
-            in_shardings=(self.state_shardings, batch_sharding(mesh)),
+            in_shardings=inputs,
             out_shardings=(self.state_shardings, everywhere),
         )
         self.eval_step = jax.jit(
@@ -75,6 +79,15 @@ class Trainer:
             lambda trained, frozen: assemble(trained, frozen, adapt),
             out_shardings=self.param_shardings,
         )
+
+    def vote(self, number: int) -> tuple[jax.Array, ...]:
+        """What `train_step` takes besides when there are several processes: this one's signal."""
+        if jax.process_count() > 1 and number not in self._votes:
+            sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
+            own = lambda _: np.full(1, number, np.int32)  # noqa: E731
+            vote = jax.make_array_from_callback((self.mesh.size,), sharding, own)
+            self._votes[number] = (vote,)
+        return self._votes.get(number, ())
 
     def init(self) -> TrainState:
         """The first state, made where it will lie."""
@@ -105,6 +118,19 @@ class Trainer:
         return values
 
 
+def _voting(step: Callable) -> Callable:
+    """The step with one more argument, a number a device; its metrics have the largest as "stop".
+
+    So all processes know of a signal that one of them has, at the same step, without waiting.
+    """
+
+    def voting(state, batch, votes):
+        state, metrics = step(state, batch)
+        return state, {**metrics, "stop": votes.max()}
+
+    return voting
+
+
 def train(
     trainer: Trainer,
     state: TrainState,
@@ -131,12 +157,12 @@ def train(
         checkpoints.save(step, state, data, config, assets, base)
 
     try:
-        with Signals() as signals:
-            stop = 0
+        with SIGNALS.held() as signals:
+            alone, first = jax.process_count() == 1, max(everyones(signals.received or 0))
             while True:
                 last = step >= total
-                if jax.process_count() == 1 or step % run.log_every == 0:
-                    stop = agreed(signals.received)
+                stop = (signals.received or 0) if alone else pending.stop or first
+                checkpoints.refuse_failure()
                 if step > start:
                     due_eval = step % run.eval_every == 0 or last
                     due_save = step % run.save_every == 0 or last or stop
@@ -150,15 +176,18 @@ def train(
                 if last or stop:
                     break
                 host = next(batches)
-                state, metrics = trainer.train_step(state, trainer.place(host))
+                state, metrics = trainer.train_step(
+                    state, trainer.place(host), *trainer.vote(signals.received or 0)
+                )
                 step += 1
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))
             checkpoints.wait()
             if stop:
                 name = signal.Signals(stop).name
-                log(f"{name}: saved at step {step} of {total}; the same command resumes there")
-                sys.exit(128 + stop)
+                what = "saved" if step > start else "nothing new to save"
+                log(f"{name}: {what} at step {step} of {total}; the same command resumes there")
+                raise Stopped(128 + stop)
     finally:
         progress.close()
         writer.close()
@@ -183,7 +212,7 @@ class _Pending:
     def __init__(self, run, total, writer, progress, checkpoints):
         self.run, self.total = run, total
         self.writer, self.progress, self.checkpoints = writer, progress, checkpoints
-        self._waiting = None
+        self._waiting, self.stop = None, 0
         self._since, self._counts = time.monotonic(), {}
 
     def put(self, step: int, metrics: dict[str, jax.Array], sizes: dict[str, int]) -> None:
@@ -204,8 +233,9 @@ class _Pending:
         step, metrics = self._waiting
         self._waiting = None
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self.stop = int(values.pop("stop", 0))
         if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
-            good = self.checkpoints.good_steps()
+            good = self.checkpoints.newest(1)
             raise LabError(
                 f"step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}; the "
                 f"last good checkpoint is {f'step {good[-1]}' if good else 'none'}. "
