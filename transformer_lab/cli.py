@@ -54,7 +54,7 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
             peers.leave(error.code, "it was told to stop")
             raise
         except LabError as error:
-            return _fail(error)
+            return _fail(error, error)
         except KeyboardInterrupt:
             return _fail("interrupted")
         except BrokenPipeError:  # the reader of our output has gone
@@ -65,9 +65,8 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
         except OSError as error:  # a full disk, a directory without permission
             return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
         except Exception as error:
-            if peers.joined():
-                traceback.print_exc()
-                peers.leave(1, f"{type(error).__name__}: {error}")
+            text = traceback.format_exc()
+            peers.leave(1, f"{type(error).__name__}: {error}", error, text)
             raise
 
     SIGNALS.catch()
@@ -152,9 +151,9 @@ def _unknown_key(text: str) -> str:
     return f"config.{key} is not a key" + (f' (did you mean "{hint[1]}"?)' if hint else "")
 
 
-def _fail(message: object) -> None:
+def _fail(message: object, error: Exception | None = None) -> None:
+    peers.leave(2, str(message), error, f"error: {message}\n")
     print(f"error: {message}", file=sys.stderr, flush=True)
-    peers.leave(2, str(message))
     sys.exit(2)
 
 

@@ -113,6 +113,8 @@ def join(text: str, timeout: int) -> None:
 
 def _watch(timeout: int) -> None:
     """Starts what notices that another process failed or was lost, whatever this one is doing."""
+    global _patience
+    _patience = timeout
     client, me = distributed.global_state.client, jax.process_index()
     everyone = set(range(jax.process_count()))
 
@@ -143,7 +145,7 @@ def _watch(timeout: int) -> None:
         ctypes.CDLL(None).signal(6, _on_abort)
 
 
-_ending, _threads = threading.Event(), []
+_ending, _quitting, _threads, _patience = threading.Event(), threading.Lock(), [], 0
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -158,7 +160,15 @@ def _on_abort(number):
 
 def _exit(code: int, line: str) -> NoReturn:
     """At once: the main thread may wait for ever for another process."""
-    os.write(2, f"error: {line}\n".encode())
+    _quit(code, f"error: {line}\n")
+
+
+def _quit(code: int, text: str) -> NoReturn:
+    if not _quitting.acquire(blocking=False):  # another thread has said why
+        time.sleep(60)
+    os.write(2, text.encode())
+    if distributed.global_state.service is not None:
+        time.sleep(3)  # the others read in its store why they end
     os._exit(code)
 
 
@@ -167,19 +177,23 @@ def joined() -> bool:
     return distributed.global_state.client is not None
 
 
-def leave(code: int, reason: str) -> None:
-    """Ends this process of several because of an error, and with it the others; alone: nothing."""
+def leave(code: int, reason: str, error: Exception | None = None, text: str = "") -> None:
+    """Ends this process of several, with `text`, and by that the others; alone: nothing.
+
+    An error of the runtime may mean that a collective has lost its partner: it waits until that is
+    noticed, for then the line and the code are those of a lost process.
+    """
     client = distributed.global_state.client
     if client is None:
         return
+    if any(isinstance(e, jax.errors.JaxRuntimeError) for e in (error, error and error.__cause__)):
+        time.sleep(0 if "RESOURCE_EXHAUSTED" in reason else _patience)
     _ending.set()
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
         client.key_value_set(ENDED, f"{jax.process_index()} {code} {' '.join(reason.split())}")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if jax.process_index() == 0:
-        time.sleep(3)  # it keeps the store in which the others read
-    os._exit(code)
+    _quit(code, text)
 
 
 def finish() -> None:
