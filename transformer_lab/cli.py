@@ -15,6 +15,7 @@ from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LabError, line_of
 from transformer_lab.training import peers
 from transformer_lab.training.signals import SIGNALS, Stopped
+from transformer_lab.training.xla_flags import set_flags
 
 flags.DEFINE_string(
     "peers",
@@ -25,6 +26,7 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "peer_timeout", 60, "Seconds within which a lost process is noticed.", lower_bound=5
 )
+flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
 
 
 def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
@@ -159,6 +161,8 @@ def _fail(message: object, error: Exception | None = None) -> None:
 
 def _setup() -> None:
     """Joins the peers, if there are any; compiled programs are kept between runs."""
+    if flags.FLAGS.fast_xla:
+        set_flags()
     if flags.FLAGS.peers:
         peers.join(flags.FLAGS.peers, flags.FLAGS.peer_timeout)
     if jax.config.jax_compilation_cache_dir is None:

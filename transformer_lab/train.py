@@ -20,6 +20,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("init_pattern", ".*", "Regular expression on the paths of those weights.")
 flags.DEFINE_string("init_into", "", "The part of the model they are for, such as image.")
+flags.DEFINE_integer("profile", 0, "Steps to trace into WORKDIR/profile.", lower_bound=0)
 
 
 def main(_: list[str]) -> None:
@@ -27,7 +28,7 @@ def main(_: list[str]) -> None:
 
     config, workdir = cli.get_config(), cli.get_workdir()
     args = flags.FLAGS
-    runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into)
+    runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into, args.profile)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ def submit(
 ) -> list[str]:
     """Submits `sweep ARGUMENTS --index=I` for each index; returns the jobs' ids.
 
-    `launcher` "slurm" returns at once; "local" runs the jobs on this machine. At most `parallel` run
-    at a time; None means all of an array, and one by one on this machine. `parameters` are submitit's, such as slurm_partition, gpus_per_node and timeout_min.
+    `launcher` "slurm" returns at once; "local" runs the jobs on this machine. At most `parallel`
+    run at a time; None means all of an array, and one by one on this machine. `parameters` are
+    submitit's, such as slurm_partition, gpus_per_node and timeout_min.
     """
     try:
         import submitit

@@ -1,9 +1,7 @@
 """The one training loop: evaluate, save, next batch, step, log, in this order for any task."""
 
-import contextlib
 import math
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from transformer_lab import models
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
 from transformer_lab.training.adapting import assemble
@@ -20,6 +19,7 @@ from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.pace import Pace, Profile
 from transformer_lab.training.peers import everyones
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
@@ -139,9 +139,10 @@ def train(
     config: dict[str, Any],
     saved: Saved | None,
     base: dict[str, Any] | None = None,
+    profile: int = 0,
 ) -> TrainState:
     """Runs from the state's step to the end. `config` and `base`, the record of where the frozen
-    leaves came from, are stored with each checkpoint."""
+    leaves came from, are stored with each checkpoint. `profile` is how many steps are traced."""
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
@@ -150,11 +151,15 @@ def train(
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
     progress = ProgressLine(total, start)
-    pending = _Pending(run, total, writer, progress, checkpoints)
+    model = getattr(task, "model_config", None)
+    pace = Pace(workdir, models.flops_a_token(model, trainer.param_shapes))
+    pending = _Pending(run, total, writer, progress, checkpoints, pace)
+    trace = Profile(workdir, start, profile)
 
     def save():
         data = {"content": task.fingerprint(), **batches.get_state()}
         checkpoints.save(step, state, data, config, assets, base)
+        pace.save()
 
     try:
         with SIGNALS.held() as signals:
@@ -169,19 +174,22 @@ def train(
                     if due_eval or due_save:
                         pending.read()
                     if due_eval and not stop:
-                        with pending.clock_stopped():
+                        with pace.stopped():
                             _evaluate(trainer, state, step, writer)
                     if due_save:
                         save()
                 if last or stop:
                     break
-                host = next(batches)
+                with pace.waiting():
+                    host = next(batches)
                 state, metrics = trainer.train_step(
                     state, trainer.place(host), *trainer.vote(signals.received or 0)
                 )
                 step += 1
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))
+                if line := trace.at(step, metrics):
+                    log(line)
             checkpoints.wait()
             if stop:
                 name = signal.Signals(stop).name
@@ -189,6 +197,7 @@ def train(
                 log(f"{name}: {what} at step {step} of {total}; the same command resumes there")
                 raise Stopped(128 + stop)
     finally:
+        trace.close()
         progress.close()
         writer.close()
         batches.close()
@@ -209,23 +218,15 @@ def _same_data(saved: Saved, fingerprint: str) -> dict[str, Any]:
 class _Pending:
     """The newest step's metrics, read once the next step is under way."""
 
-    def __init__(self, run, total, writer, progress, checkpoints):
+    def __init__(self, run, total, writer, progress, checkpoints, pace):
         self.run, self.total = run, total
         self.writer, self.progress, self.checkpoints = writer, progress, checkpoints
-        self._waiting, self.stop = None, 0
-        self._since, self._counts = time.monotonic(), {}
+        self.pace, self.stop = pace, 0
+        self._waiting = None
 
     def put(self, step: int, metrics: dict[str, jax.Array], sizes: dict[str, int]) -> None:
         self._waiting = (step, metrics)
-        for name, count in {**sizes, "steps": 1}.items():
-            self._counts[name] = self._counts.get(name, 0) + count
-
-    @contextlib.contextmanager
-    def clock_stopped(self):
-        """What is done inside does not count in the rates."""
-        began = time.monotonic()
-        yield
-        self._since += time.monotonic() - began
+        self.pace.count(sizes)
 
     def read(self) -> None:
         if self._waiting is None:
@@ -243,14 +244,8 @@ class _Pending:
             )
         text = None
         if step % self.run.log_every == 0 or step == self.total:
-            now = time.monotonic()
-            seconds = max(now - self._since, 1e-9)
-            rates = {f"{n}_per_second": c / seconds for n, c in self._counts.items()}
-            self._since, self._counts = now, {}
-            self.writer.write(step, {**values, **rates})
-            shown = "  ".join(
-                f"{r:,.{0 if r >= 10 else 2}f} {n.split('_')[0]}/s" for n, r in rates.items()
-            )
+            paces, shown = self.pace.read()
+            self.writer.write(step, {**values, **paces})
             text = f"loss {values['loss']:.4f}  {shown}  lr {values['learning_rate']:.2e}"
         self.progress.update(step, text)
 

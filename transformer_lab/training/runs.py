@@ -51,11 +51,12 @@ def run(
     init_from: str = "",
     init_pattern: str = ".*",
     init_into: str = "",
+    profile: int = 0,
 ) -> None:
     """Trains the config's run in a directory, new or resumed, and scores the finished model.
 
     A new one starts from the weights of `init_from` whose paths match; as the part of the model
-    that stands at `init_into`, if that is named.
+    that stands at `init_into`, if that is named. So many steps as `profile` says are traced.
     """
     resolved = resolve(config)
     stored = config.to_dict()
@@ -102,7 +103,7 @@ def run(
         if jax.process_index() == 0:
             (workdir / RESULTS).unlink(missing_ok=True)
             write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
-        state = train(trainer, state, workdir, checkpoints, stored, saved, base)
+        state = train(trainer, state, workdir, checkpoints, stored, saved, base, profile)
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
