@@ -3,7 +3,7 @@
 import glob
 import os
 
-# From "GPU performance tips" of docs.jax.dev and NVIDIA's "Tips for High-Performance LLMs with JAX".
+# From "GPU performance tips" of docs.jax.dev and NVIDIA's "Tips for High-Performance LLMs".
 GPU = (
     "xla_gpu_enable_latency_hiding_scheduler",
     "xla_gpu_enable_pipelined_all_gather",
