@@ -1,8 +1,6 @@
 """What the makers publish of their chips, by the name that JAX gives a device."""
 
-from typing import NamedTuple
-
-import jax
+from typing import Any, NamedTuple
 
 
 class Chip(NamedTuple):
@@ -30,6 +28,6 @@ CHIPS = {
 }
 
 
-def chip_of(device: jax.Device) -> Chip | None:
-    """The chip of a device, None where its peak is not known, as of a CPU."""
+def chip_of(device: Any) -> Chip | None:
+    """The chip of a `jax.Device`, None where its peak is not known, as of a CPU."""
     return next((chip for name, chip in CHIPS.items() if name in device.device_kind), None)
