@@ -15,7 +15,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -uo pipefail
-trap 'scancel --signal=TERM "$SLURM_JOB_ID"' TERM USR1 USR2 # what only this script was told
+trap 'scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null' TERM USR1 USR2 # what only this script hears
 srun python -m transformer_lab.sweep --index="$SLURM_ARRAY_TASK_ID" "$@" &
 while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
 # 75: a process was lost; 137: it was killed; 138, 140, 143: the run was told to stop and has saved.

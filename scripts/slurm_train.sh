@@ -17,7 +17,7 @@
 set -uo pipefail
 peers=()
 if ((SLURM_NTASKS > 1)); then peers=(--peers=auto); fi
-trap 'scancel --signal=TERM "$SLURM_JOB_ID"' TERM USR1 USR2 # what only this script was told
+trap 'scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null' TERM USR1 USR2 # what only this script hears
 srun --kill-on-bad-exit=0 python -m transformer_lab.train "${peers[@]}" "$@" &
 while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
 # 75: a process was lost; 137: it was killed; 138, 140, 143: the run was told to stop and has saved.

@@ -27,7 +27,6 @@ from jax._src import distributed  # holds the key-value store that all processes
 from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
-from transformer_lab.training.signals import SIGNALS
 
 LOST = 75
 ENDED, SEEN_WITHIN = "lab/ended", 10.0  # the latter in seconds, of a file on a shared disk
@@ -82,7 +81,7 @@ def local_share(environment: Mapping[str, str]) -> list[int]:
 
 def join(text: str, timeout: int) -> None:
     """Joins the other processes, before anything asks for a device; `text` is --peers, `timeout`
-    the seconds within which a lost one is noticed. Signals are held from here on."""
+    the seconds within which a lost one is noticed."""
     known: dict[str, Any] = {}
     if text != "auto":
         match = re.fullmatch(r"(\S+:\d+),(\d+),(\d+)", text)
@@ -92,7 +91,6 @@ def join(text: str, timeout: int) -> None:
         known |= {"num_processes": int(match[2]), "process_id": int(match[3])}
     if "JAX_LOCAL_DEVICE_IDS" not in os.environ:
         known["local_device_ids"] = local_share(os.environ)
-    SIGNALS.hold()
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     jax.config.update("jax_enable_recoverability", True)  # a lost peer is ours to handle
     beats = {"heartbeat_timeout_seconds": max(timeout * 2 // 3, 2)}
@@ -119,11 +117,12 @@ def _watch(timeout: int) -> None:
     everyone = set(range(jax.process_count()))
 
     def listen():
-        while True:
+        while not _ending.is_set():
             try:
                 index, code, reason = client.blocking_key_value_get(ENDED, 86_400_000).split(" ", 2)
             except jax.errors.JaxRuntimeError:
-                continue  # nobody has failed in a day
+                _ending.wait(1.0)  # nobody has failed in a day
+                continue
             if int(index) != me and reason:
                 _exit(int(code), f"process {index} ended: {reason}")
             return

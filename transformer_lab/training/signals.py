@@ -19,9 +19,9 @@ class Stopped(SystemExit):
 class Signals:
     """What this process was told.
 
-    Once signals are caught, one of them ends the process with a line, for there is nothing to save
-    yet. While they are held it is noted in `received`, and the loop saves before it stops. A
-    second Ctrl-C acts at once; other signals may come twice, from a scheduler that repeats them.
+    Once signals are caught, one of them ends the process with a line, for there is nothing to save.
+    While they are held it is noted in `received`, and the loop saves before it stops. A second
+    Ctrl-C acts at once; other signals may come twice, from a scheduler that repeats them.
     """
 
     def __init__(self):
@@ -37,15 +37,11 @@ class Signals:
             except ValueError:
                 return
 
-    def hold(self) -> None:
-        """From here on a signal is noted."""
-        self.catch()
-        self._holding = True
-
     @contextlib.contextmanager
     def held(self):
         """Signals are noted inside; afterwards all is as it was before they were first caught."""
-        self.hold()
+        self.catch()
+        self._holding = True
         try:
             yield self
         finally:
