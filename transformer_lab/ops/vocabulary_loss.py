@@ -17,6 +17,7 @@ from transformer_lab.ops.losses import TokenScores
 PIECES = 8192  # from so many on ...
 LOGITS = 2**27  # ... and from so many bytes of float32 logits on each device, blocks are worth it
 TOKENS = ("rows", "length", "vocabulary")
+STORED = ("vocabulary", "parts")  # how the table lies, and its gradient
 
 
 def worth_blocks(rows: int, length: int, pieces: int) -> bool:
@@ -57,7 +58,7 @@ def _over_blocks(sizes, step, carry):
 def _logits(states, table, bias, start, rows):
     """The block of the table in the states' type, and the logits it gives, float32."""
     part = jax.lax.dynamic_slice_in_dim(table, start, rows).astype(states.dtype)
-    part = constrain(part, "vocabulary", None)
+    part = constrain(constrain(part, *STORED), "vocabulary", None)
     logits = constrain(_product(states, part.T), *TOKENS)
     if bias is not None:
         logits = logits + jax.lax.dynamic_slice_in_dim(bias, start, rows)
@@ -114,6 +115,7 @@ def _backward(sizes, kept, gradients):
         slopes = constrain(slopes.astype(states.dtype), *TOKENS)
         parts = _flat(slopes), _flat(states)
         found = jnp.einsum("...v,...d->vd", *parts, preferred_element_type=jnp.float32)
+        found = constrain(found, *STORED)
         return to_states + _product(slopes, part), put(to_table, found), to_bias
 
     zeros = lambda x: None if x is None else jnp.zeros(x.shape, jnp.float32)  # noqa: E731
