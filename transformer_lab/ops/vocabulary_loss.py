@@ -9,6 +9,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from transformer_lab.ops.layout import constrain, current_mesh, split_of
@@ -17,15 +18,16 @@ from transformer_lab.ops.losses import TokenScores
 PIECES = 8192  # from so many on ...
 LOGITS = 2**27  # ... and from so many bytes of float32 logits on each device, blocks are worth it
 TOKENS = ("rows", "length", "vocabulary")
+STORED = (None, "columns")  # how the table lies, and its gradient: a block of rows is cut anywhere
+APART = ("vocabulary", "parts")  # on the way from there to where a product needs it, and back
 
 
 def worth_blocks(rows: int, length: int, pieces: int) -> bool:
     """Whether whole logits would take much memory: to make them twice takes a third more time."""
-    size, mesh = 4 * rows * length * pieces, current_mesh()
+    shape, mesh = (rows, length, pieces), current_mesh()
     if mesh is not None:
-        spec = split_of(TOKENS, (rows, length, pieces), mesh)
-        size //= math.prod(mesh.shape[axis] for axes in spec if axes for axis in axes)
-    return pieces >= PIECES and size >= LOGITS
+        shape = NamedSharding(mesh, split_of(TOKENS, shape, mesh)).shard_shape(shape)
+    return pieces >= PIECES and 4 * math.prod(shape) >= LOGITS
 
 
 def blockwise_scores(
@@ -57,7 +59,8 @@ def _over_blocks(sizes, step, carry):
 def _logits(states, table, bias, start, rows):
     """The block of the table in the states' type, and the logits it gives, float32."""
     part = jax.lax.dynamic_slice_in_dim(table, start, rows).astype(states.dtype)
-    part = constrain(part, "vocabulary", None)
+    for names in (STORED, APART, ("vocabulary", None)):
+        part = constrain(part, *names)
     logits = constrain(_product(states, part.T), *TOKENS)
     if bias is not None:
         logits = logits + jax.lax.dynamic_slice_in_dim(bias, start, rows)
@@ -114,10 +117,11 @@ def _backward(sizes, kept, gradients):
         slopes = constrain(slopes.astype(states.dtype), *TOKENS)
         parts = _flat(slopes), _flat(states)
         found = jnp.einsum("...v,...d->vd", *parts, preferred_element_type=jnp.float32)
+        found = constrain(constrain(found, *APART), *STORED)
         return to_states + _product(slopes, part), put(to_table, found), to_bias
 
     zeros = lambda x: None if x is None else jnp.zeros(x.shape, jnp.float32)  # noqa: E731
-    carry = zeros(states), zeros(table), zeros(bias)
+    carry = zeros(states), constrain(zeros(table), *STORED), zeros(bias)
     to_states, to_table, to_bias = _over_blocks(sizes, step, carry)
     return to_states.astype(states.dtype), to_table.astype(table.dtype), None, to_bias
 
