@@ -56,7 +56,8 @@ def main(_: list[str]) -> None:
         raise LabError(f'--table="{name}" is unknown{nearest(name, TABLES)}')
     if flags.FLAGS.compile:
         found = compile_step(resolve(cli.get_config()), flags.FLAGS.topology, flags.FLAGS.chip)
-        return print(json.dumps(found)) if flags.FLAGS.json else show_compiled(found)
+        print(json.dumps(found)) if flags.FLAGS.json else show_compiled(found)
+        return
     if flags.FLAGS.config is not None:
         resolved = resolve(cli.get_config())
         if getattr(resolved.model, "vocab_size", 0) is None:

@@ -1,6 +1,6 @@
 """A tokenizer of which only the number of pieces is known, for programs that read no text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from transformer_lab.errors import LabError

@@ -9,8 +9,10 @@ import importlib.util
 import math
 import os
 import re
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -99,12 +101,12 @@ def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str,
     began = time.monotonic()
     lowered = trainer.train_step.trace(trainer.step_state, batch).lower()
     try:
-        compiled = lowered.compile()
+        compiled, text = compile_with_text(lowered)
     except jax.errors.JaxRuntimeError as error:
         return found | _out_of_memory(error, trainer, batch)
     found["compile_seconds"] = round(time.monotonic() - began, 1)
     found |= memory_of(compiled)
-    program = hlo.parse(compiled.as_text())
+    program = hlo.parse(text)
     found |= {"flops": program.flops(), "traffic_bytes": program.traffic()}
     found["collectives"] = program.collectives()
     found["collective_bytes"] = sum(c["bytes"] for c in found["collectives"].values())
@@ -112,6 +114,25 @@ def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str,
     found["largest"] = program.largest(12)
     found["fits"] = None if rates is None else found["peak_bytes"] <= rates.memory
     return found | (roofline(found, rates, len(devices)) if rates else {"step_seconds": None})
+
+
+def compile_with_text(lowered: Any) -> tuple[Any, str]:
+    """The compiled program and its optimised text.
+
+    A TPU's compiler can be newer than jax and make programs that jax cannot print; it then prints
+    its own, into a directory.
+    """
+    try:
+        compiled = lowered.compile()
+        return compiled, compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        if "RET_CHECK" not in str(error):
+            raise
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        compiled = lowered.compile(compiler_options=options)
+        texts = Path(folder).glob("*jit_step*.after_optimizations.txt")
+        return compiled, max(texts, key=lambda path: path.stat().st_size).read_text()
 
 
 def memory_of(compiled: Any) -> dict[str, int]:

@@ -252,8 +252,8 @@ def _dot_flops(one: Instruction, operands: list[Shape]) -> int:
 def _convolution_flops(one: Instruction, operands: list[Shape]) -> int:
     """Only products with a number that is there: a TPU writes batches as padded windows."""
     left, right, out = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.rest).groups()
-    sizes = [dict(zip(names, shape.dims, strict=True))
-             for names, shape in zip((left, right, out), (*operands[:2], one.shapes[0]))]  # fmt: skip
+    shapes = (left, operands[0]), (right, operands[1]), (out, one.shapes[0])
+    sizes = [dict(zip(names, shape.dims, strict=True)) for names, shape in shapes]
     total = 2 * sizes[2]["b"] * sizes[2]["f"] * sizes[1]["i"]
     window = re.search(r"window=\{([^}]*)\}", one.rest)
     given = dict(part.split("=") for part in window[1].split()) if window else {}
