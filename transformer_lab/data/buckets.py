@@ -75,9 +75,7 @@ def choose_buckets(
     return shapes
 
 
-def _distinct(
-    lengths: np.ndarray, counts: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(lengths: np.ndarray, counts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The different rows of lengths and how often each occurs: few, however large the data."""
     sizes = tuple(lengths.max(axis=0) + 1)
     flat = np.ravel_multi_index(tuple(lengths.T), sizes)

@@ -85,7 +85,7 @@ def prepare(plan: Plan, folder: Path, say: Say) -> None:
     Raises: LabError for another directory's settings, files that changed, or bad content.
     """
     asked, begun = plan.asked(), folder / BEGUN
-    if plan.data.source == "shards" if hasattr(plan.data, "source") else plan.data.path:
+    if getattr(plan.data, "source", "shards") == "shards" and plan.data.path:
         raise LabError("the config reads a prepared directory: name the source of the data itself")
     if begun.exists():
         _refuse_other(folder, read_json(begun)["asked"], asked)
@@ -97,12 +97,18 @@ def prepare(plan: Plan, folder: Path, say: Say) -> None:
         content = content or _scanned(plan, paths, say)
         _begin(plan, folder, content, asked)
     about = read_json(begun)
-    train = content.train if content else {"": [p for f in paths["train"] for p in parts_of(f, plan.shard)]}
+    train = (
+        content.train
+        if content
+        else {"": [p for f in paths["train"] for p in parts_of(f, plan.shard)]}
+    )
     files = _files(paths) if paths else []
     if files != about["files"] or content and content.fingerprint != about["content"]:
         raise LabError(f"the data is not what it was when {folder} was begun: use another --output")
     jobs = [(part, rows) for part, parts in train.items() for rows in _shards_of(parts)]
-    todo = [i for i in range(len(jobs)) if not (folder / shard_name(i)).with_suffix(".json").exists()]
+    todo = [
+        i for i in range(len(jobs)) if not (folder / shard_name(i)).with_suffix(".json").exists()
+    ]
     if len(todo) < len(jobs):
         say(f"goes on: {len(jobs) - len(todo)} of {len(jobs)} shards are there")
     calls = ((str(folder), i, jobs[i][1]) for i in todo)
@@ -180,7 +186,13 @@ def _scanned(plan: Plan, paths: dict[str, list[Path]], say: Say) -> Content:
         raise LabError("config.data: a limit of the training set does not go with files: unset it")
     parts = [part for file in paths["train"] for part in parts_of(file, plan.shard)]
     own = {
-        split: list(kept(chain(*(read(p, plan.kind, plan.names) for p in parts_of(f, plan.shard))), 0, Counter()))
+        split: list(
+            kept(
+                chain(*(read(p, plan.kind, plan.names) for p in parts_of(f, plan.shard))),
+                0,
+                Counter(),
+            )
+        )
         for split in SPLITS[1:]
         for f in paths.get(split, [])
     }
@@ -249,7 +261,8 @@ def _write_shard(folder: str, number: int, content: Part | Sequence[Row]) -> int
     report: Counter[str] = Counter()
     rows: Iterable[Row] = content
     if isinstance(content, Part):
-        rows = kept(read(content, about["kind"], about["names"]), about["max_characters"], report)
+        rows = read(content, about["kind"], tuple(about["names"]))
+        rows = kept(rows, about["max_characters"], report)
         rows = _not_held(rows, held, report)
     path = Path(folder) / shard_name(number)
     part, lengths = path.with_suffix(".part"), []
@@ -281,14 +294,18 @@ def batched(items: Iterable[Any], count: int) -> Iterator[list[Any]]:
         yield some
 
 
-def _encoded(rows: Iterable[Row], tokenizer: text.Tokenizer, kind: str) -> Iterator[list[list[int]]]:
+def _encoded(
+    rows: Iterable[Row], tokenizer: text.Tokenizer, kind: str
+) -> Iterator[list[list[int]]]:
     """Token ids of each row's texts; those of pairs with their start and end tokens."""
     for some in batched(rows, 256):
         columns = [tokenizer.encode_batch(column) for column in zip(*some, strict=True)]
         for row in zip(*columns, strict=True):
-            yield row if kind == "documents" else [
-                [*tokenizer.start_ids, *ids, tokenizer.eos_id] for ids in row
-            ]
+            yield (
+                row
+                if kind == "documents"
+                else [[*tokenizer.start_ids, *ids, tokenizer.eos_id] for ids in row]
+            )
 
 
 def _finish(
@@ -302,7 +319,12 @@ def _finish(
         raise LabError(f"{folder}: no record is left to train on: hold out less, or give more data")
     fields = ("document",) if plan.kind == "documents" else ("source", "target")
     report = sum((Counter(shard["report"]) for shard in done), Counter(about["report"]))
-    write_index(folder, [path.with_suffix(".npy") for path in shards], [parts.index(p) for p in part_of], plan.kind)
+    write_index(
+        folder,
+        [path.with_suffix(".npy") for path in shards],
+        [parts.index(p) for p in part_of],
+        plan.kind,
+    )
     data, asked = settings(plan.data), about["asked"]
     whole = {
         "task": plan.task, "fields": fields, "parts": parts, "records": records,

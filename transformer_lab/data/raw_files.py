@@ -191,7 +191,7 @@ def _parquet(file: Path) -> Any:
 def _array_record(file: Path) -> Any:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    try:
-        return ArrayRecordReader(str(file))
-    except (RuntimeError, ValueError) as error:
-        raise LabError(f"{file} is no ArrayRecord file: {str(error).splitlines()[0]}") from error
+    reader = ArrayRecordReader(str(file))
+    if not reader.ok():  # what is wrong shows at the first use alone
+        raise LabError(f"{file} is no ArrayRecord file, or a damaged one")
+    return reader

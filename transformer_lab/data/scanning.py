@@ -58,7 +58,16 @@ def scan(parts: list[Part], plan: Any, own: dict[str, list[Row]], say: Any) -> F
     limit, seed = getattr(data, "max_characters", 0), data.split_seed
     whole, digest = sum(part.size for part in parts), hashlib.sha256()
     calls = (
-        (i, part, plan.kind, plan.names, limit, seed, most, plan.sample * part.size // max(whole, 1))
+        (
+            i,
+            part,
+            plan.kind,
+            plan.names,
+            limit,
+            seed,
+            most,
+            plan.sample * part.size // max(whole, 1),
+        )
         for i, part in enumerate(parts)
     )
     found: list[Found] = [None] * len(parts)
@@ -83,7 +92,9 @@ def scan(parts: list[Part], plan: Any, own: dict[str, list[Row]], say: Any) -> F
     if count <= sum(map(len, chosen.values())):
         raise LabError(f"{count} rows are too few: hold out less, or give more data")
     sample = [row for part in found for row in part.sample]
-    return Found(count, Counter(), digest.hexdigest(), {"validation": [], "test": [], **chosen}, sample)
+    return Found(
+        count, Counter(), digest.hexdigest(), {"validation": [], "test": [], **chosen}, sample
+    )
 
 
 def _scan_part(number, part, kind, names, limit, seed, most, letters):

@@ -122,14 +122,21 @@ class ShardPlan(CountedPlan):
         slots = tokens_per_batch, multiple
         shapes = choose_buckets(cells, buckets, *slots, counts=counts)
         super().__init__(cells, counts, shapes, *slots, seed, f"{shards.fingerprint} {rates}")
-        grid = [(part, bucket) for part in range(len(shards.parts)) for bucket in range(len(shapes))]
+        grid = [
+            (part, bucket) for part in range(len(shards.parts)) for bucket in range(len(shapes))
+        ]
         chosen = [kept[(parts == part) & (self._buckets == bucket)] for part, bucket in grid]
         members = [Members(shards, cells_) for cells_ in chosen]
         self._members = [members[i :: len(shapes)] for i in range(len(shapes))]
         sizes = np.array([len(m) for m in members], np.int64).reshape(-1, len(shapes))
         self._drawn = sizes
         if rates is not None:
-            wanted = sizes.sum() * rates[:, None] * sizes / np.maximum(1, sizes.sum(axis=1))[:, None]
+            if not sizes.sum(axis=1).all():
+                name = shards.parts[int(sizes.sum(axis=1).argmin())]
+                raise LabError(f'no example of the task "{name}" fits: raise batch.max_length')
+            wanted = (
+                sizes.sum() * rates[:, None] * sizes / np.maximum(1, sizes.sum(axis=1))[:, None]
+            )
             self._drawn = np.where(sizes, np.maximum(np.rint(wanted), 1), 0).astype(np.int64)
             self._counts = counts * (self._drawn / np.maximum(sizes, 1))[parts, self._buckets]
         self._mixed = rates is not None
@@ -205,7 +212,9 @@ class PackedShardPlan(_DocumentPlan):
         targets = shards.cells[:, 0] + 1  # the end token is one of them
         full, rest = targets // max(1, length), targets % max(1, length)
         self._full = Members(shards, np.flatnonzero(full), full[full > 0])
-        self._rest = {int(r): Members(shards, np.flatnonzero(rest == r)) for r in np.unique(rest) if r}
+        self._rest = {
+            int(r): Members(shards, np.flatnonzero(rest == r)) for r in np.unique(rest) if r
+        }
         counts = [len(self._rest.get(size, ())) for size in range(length)] + [len(self._full)]
         patterns = pack_histogram(counts)
         self._sizes = [np.array(sizes) for sizes, _ in patterns]

@@ -16,7 +16,12 @@ Needed = Bool[np.ndarray, "rows"] | None
 
 
 def load_records(
-    ids: Int64[np.ndarray, "rows"], shape: Shape, needed: Needed, shards: Shards, pad_id: int
+    ids: Int64[np.ndarray, "rows"],
+    shape: Shape,
+    needed: Needed = None,
+    *,
+    shards: Shards,
+    pad_id: int,
 ) -> Batch:
     """The rows of a `ShardPlan`: each field padded to its length, and its mask."""
     real = (ids >= 0) if needed is None else (ids >= 0) & needed
@@ -30,7 +35,12 @@ def load_records(
 
 
 def load_stream(
-    ids: Int64[np.ndarray, "rows columns"], shape: Shape, needed: Needed, shards: Shards, eos: int
+    ids: Int64[np.ndarray, "rows columns"],
+    shape: Shape,
+    needed: Needed = None,
+    *,
+    shards: Shards,
+    eos: int,
 ) -> Batch:
     """The windows of a `StreamShardPlan`, as `data.packing.load_stream` makes them."""
     starts, (length,), ends = ids[:, 0], shape, shards.ends
@@ -53,7 +63,8 @@ def load_stream(
 def load_packed(
     ids: Int64[np.ndarray, "rows most columns"],
     shape: Shape,
-    needed: Needed,
+    needed: Needed = None,
+    *,
     shards: Shards,
     bos: int,
     eos: int,

@@ -64,6 +64,14 @@ class Shards:
         """Where each document's end token stands behind, in the stream; 0 first."""
         return np.load(self.folder / "ends.npy", mmap_mode="r")
 
+    def records_of_parts(self) -> Int64[np.ndarray, "parts"]:
+        """How many records each part has; those of a part stand together."""
+        return np.bincount(self.cell_parts, self.counts, len(self.parts)).astype(np.int64)
+
+    def part_of(self, ids: Int64[np.ndarray, "rows"]) -> Int64[np.ndarray, "rows"]:
+        """The number of each record's part."""
+        return np.searchsorted(np.cumsum(self.records_of_parts()), ids, "right")
+
     def tokenizer(self) -> text.Tokenizer:
         return text.load_dir(self.folder / TOKENIZER)
 
@@ -91,7 +99,7 @@ class Shards:
             )
             contents = [
                 np.frombuffer(content, self.about["dtype"])
-                for content in self._reader(shard).read(entries.tolist())
+                for content in self._read(shard, entries.tolist())
             ]
             for row, entry in zip(mine.tolist(), which.tolist(), strict=True):
                 rows[row] = contents[entry][earlier[row] : earlier[row] + sizes[row]]
@@ -106,6 +114,15 @@ class Shards:
 
     def _sizes(self, ids: np.ndarray) -> np.ndarray:
         return self.lengths[np.minimum(ids, len(self) - 1)].sum(axis=-1, dtype=np.int64)
+
+    def _read(self, shard: int, entries: list[int]) -> list[bytes]:
+        try:
+            return self._reader(shard).read(entries)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise LabError(
+                f"{self.folder / shard_name(shard)} cannot be read, prepare it anew: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
 
     def _reader(self, shard: int) -> Any:
         from array_record.python.array_record_module import ArrayRecordReader

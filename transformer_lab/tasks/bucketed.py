@@ -93,7 +93,8 @@ class Bucketed:
 
     def load_shards(self, ids: np.ndarray, shape: Shape, needed: Needed = None) -> HostBatch:
         """A batch of prepared records."""
-        return load_records(ids, shape, needed, self.shards, self.tokenizer.pad_id)
+        pad_id = self.tokenizer.pad_id
+        return load_records(ids, shape, needed, shards=self.shards, pad_id=pad_id)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         return self.in_order(*self.fitting(split)[:2])

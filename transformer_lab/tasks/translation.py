@@ -115,7 +115,9 @@ class Translation(Bucketed):
     @cached_property
     def shards(self) -> Shards | None:
         data, tokenizer = self.sections["data"], self.sections["tokenizer"]
-        return open_shards(data, tokenizer, self.KIND, self.tokenizer) if self.reads_shards else None
+        return (
+            open_shards(data, tokenizer, self.KIND, self.tokenizer) if self.reads_shards else None
+        )
 
     @cached_property
     def pairs(self) -> parallel.PairSplits:
