@@ -1,8 +1,8 @@
 """Data larger than memory: 5 million made-up pairs, prepared, read, and the memory that both take.
 
-    python benchmarks/large_data.py generate --folder=FOLDER       # FOLDER/pairs.tsv, 1.3 GB
+    python benchmarks/large_data.py generate --folder=FOLDER       # FOLDER/pairs.tsv, 1.2 GB
     python benchmarks/large_data.py prepare --folder=FOLDER        # FOLDER/prepared
-    python benchmarks/large_data.py read --folder=FOLDER           # batches of configs/transformer_base.py
+    python benchmarks/large_data.py read --folder=FOLDER           # batches of transformer_base
 
 Sentences are words of a made-up language, drawn by Zipf's law, 20 a sentence on average, and the
 same words in another one in another order: text enough for a subword tokenizer of 37,000 pieces.

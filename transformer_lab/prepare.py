@@ -14,7 +14,8 @@ from pathlib import Path
 from absl import flags
 
 from transformer_lab import cli, text
-from transformer_lab.data.preparing import Plan, prepare
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
 from transformer_lab.training.config import Resolved, resolve
 from transformer_lab.training.writers import log

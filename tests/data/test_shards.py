@@ -11,6 +11,7 @@ import pytest
 from transformer_lab import text
 from transformer_lab.data import packing, preparing, raw_files, shard_rows
 from transformer_lab.data.batching import BatchPlan, choose_buckets
+from transformer_lab.data.contents import Plan
 from transformer_lab.data.documents import DocumentsConfig
 from transformer_lab.data.mixing import MixedPlan, mixing_rates
 from transformer_lab.data.parallel import PairsConfig, load_pairs
@@ -26,7 +27,7 @@ from transformer_lab.data.shard_plans import (
 from transformer_lab.data.shards import Shards, open_shards
 from transformer_lab.errors import LabError
 
-WORDS = "the a big red cup moon river tree house of and to in is old new cat dog".split()
+WORDS = ["the", "a", "big", "red", "cup", "moon", "river", "tree", "house", "of", "and", "to"]
 EOS, BOS = 1, 2
 
 
@@ -49,7 +50,7 @@ def pairs_file(tmp_path, count=400):
 def pairs_plan(file, **changes):
     data = PairsConfig(source="files", path=str(file), validation_size=20, test_size=30)
     values = {"task": "translation", "data": data, "tokenizer": text.TokenizerConfig(kind="word")}
-    return preparing.Plan(**{**values, "shard": 4000, **changes})
+    return Plan(**{**values, "shard": 4000, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def stories(tmp_path_factory):
     data = DocumentsConfig(
         source="files", path=str(folder / "texts.jsonl"), validation_share=0.02, test_share=0.0
     )
-    plan = preparing.Plan("language_modeling", data, text.TokenizerConfig(kind="word"), shard=3000)
+    plan = Plan("language_modeling", data, text.TokenizerConfig(kind="word"), shard=3000)
     preparing.prepare(plan, folder / "out", lambda line: None)
     shards = Shards(folder / "out")
     (ids,) = shards.take(np.arange(len(shards))).values()
@@ -453,7 +454,7 @@ def test_a_saved_place_goes_on_with_the_same_batches_and_other_shards_are_refuse
 
 def test_sets_in_memory_are_prepared_with_their_own_splits(tmp_path):
     data = PairsConfig(source="reverse", max_pairs=300, validation_size=20, test_size=10)
-    plan = preparing.Plan("translation", data, text.TokenizerConfig(kind="word"))
+    plan = Plan("translation", data, text.TokenizerConfig(kind="word"))
     preparing.prepare(plan, tmp_path, lambda line: None)
     shards, known = Shards(tmp_path), load_pairs(data)
     assert shards.held_out("test")[""] == known.test and len(shards) == 300

@@ -11,7 +11,8 @@ from tests.tasks.test_language_modeling import tiny_model
 from tests.tasks.test_text_to_text import tiny as tiny_tasks
 from tests.tiny import make_trainer, read_metrics, tiny_config
 from transformer_lab import text
-from transformer_lab.data.preparing import Plan, prepare
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
@@ -72,7 +73,8 @@ def test_held_out_scores_are_those_of_the_same_data_in_memory(tmp_path):
         assert ours.evaluate(params, split) == in_memory.evaluate(params, split)
     batch = next(ours.task.train_batches())
     known = set(map(tuple, in_memory.task.train_set[0]["source"]))
-    rows = [tuple(row[mask]) for row, mask in zip(batch["source"], batch["source_mask"])]
+    both = zip(batch["source"], batch["source_mask"], strict=True)
+    rows = [tuple(row[mask]) for row, mask in both]
     assert {row for row in rows if row} <= known
 
 
@@ -110,7 +112,7 @@ def test_a_run_is_not_resumed_on_a_directory_prepared_from_other_data(tmp_path):
     words = text.train(resolve(config).sections["tokenizer"], ["other words"]).to_files()
     config.data.split_seed = 1
     with pytest.raises(LabError, match="run's tokenizer is not the one of"):
-        runs.build_task(resolve(config), words, make_mesh(resolve(config).run.mesh)).train_plan
+        runs.build_task(resolve(config), words, make_mesh(resolve(config).run.mesh)).report()
 
 
 def test_spans_and_prepared_sources_cannot_be_prepared(tmp_path):

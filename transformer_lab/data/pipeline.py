@@ -11,7 +11,6 @@ import numpy as np
 from absl import flags
 
 from transformer_lab.data.batching import BatchPlan
-from transformer_lab.data.buckets import Shape
 from transformer_lab.errors import LabError
 
 Batch = dict[str, np.ndarray]

@@ -1,16 +1,15 @@
 """Writes prepared directories (`data.shards`): in parallel, shard by shard, and on after a kill.
 
-Files are read twice, part by part: once to choose what is held out and what the tokenizer is
-trained on (`data.scanning`), and once to write tokens, a shard for each part. What `load_pairs`,
-`load_documents` and `load_tasks` have in memory is written as it is, with their splits.
+First comes what all shards need: the held-out texts, and a tokenizer (`data.contents`). Then each
+shard is written for itself, and last the index over all of them. A file that is done is whole, so
+the same call goes on where one before was stopped.
 """
 
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -19,64 +18,18 @@ from typing import Any
 import numpy as np
 
 from transformer_lab import text
-from transformer_lab.data import documents, parallel, text_tasks
+from transformer_lab.data.contents import Content, Plan, Say, find_content, scanned
 from transformer_lab.data.indexing import write_index
 from transformer_lab.data.pairs import key
 from transformer_lab.data.processes import results
-from transformer_lab.data.raw_files import Part, Row, find, parts_of, read
-from transformer_lab.data.scanning import kept, scan
+from transformer_lab.data.raw_files import Part, Row, read
+from transformer_lab.data.scanning import kept
 from transformer_lab.data.shards import PREPARED, TOKENIZER, settings, shard_name
-from transformer_lab.data.user_files import LICENCE, SPLITS
+from transformer_lab.data.user_files import SPLITS
 from transformer_lab.errors import LabError, read_json
 
 BEGUN = "begun.json"
-SHARD = 64_000_000  # bytes of raw files that make a shard
-ROWS = 100_000  # rows in memory that make a shard
 BLOCKS = {"pairs": 16, "documents": 1}  # records of an ArrayRecord entry
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to prepare, and how. `given` is a tokenizer to use; without it, one is trained on a
-    sample of at most about `sample` characters of the training rows."""
-
-    task: str
-    data: Any  # PairsConfig, DocumentsConfig or TextTasksConfig
-    tokenizer: text.TokenizerConfig
-    given: text.Tokenizer | None = None
-    sample: int = 20_000_000
-    workers: int = 1
-    shard: int = SHARD
-
-    @property
-    def kind(self) -> str:
-        return "documents" if isinstance(self.data, documents.DocumentsConfig) else "pairs"
-
-    @property
-    def names(self) -> Row:
-        """The languages of pairs."""
-        return self.data.sides() if isinstance(self.data, parallel.PairsConfig) else ()
-
-    def asked(self) -> dict[str, Any]:
-        """All that decides the content of the directory, save the source's own content."""
-        tokenizer = self.given.config if self.given else self.tokenizer
-        given = self.given.fingerprint() if self.given else None
-        asked = {"data": asdict(self.data), "tokenizer": asdict(tokenizer), "given": given}
-        return json.loads(json.dumps({**asked, "sample": self.sample, "shard": self.shard}))
-
-
-@dataclass(frozen=True)
-class Content:
-    """A source: its training rows by part, as file parts or sequences in memory, and the rest."""
-
-    train: dict[str, list[Part] | Sequence[Row]]
-    files: list[list[Any]]  # name and bytes of each file
-    held: dict[str, dict[str, list[Row]]]  # split, part
-    report: dict[str, int]
-    licence: str
-    fingerprint: str
-    sample: Iterable[Row]
 
 
 def prepare(plan: Plan, folder: Path, say: Say) -> None:
@@ -84,37 +37,29 @@ def prepare(plan: Plan, folder: Path, say: Say) -> None:
 
     Raises: LabError for another directory's settings, files that changed, or bad content.
     """
-    asked, begun = plan.asked(), folder / BEGUN
-    if getattr(plan.data, "source", "shards") == "shards" and plan.data.path:
-        raise LabError("the config reads a prepared directory: name the source of the data itself")
+    begun = folder / BEGUN
     if begun.exists():
-        _refuse_other(folder, read_json(begun)["asked"], asked)
+        _refuse_other(folder, read_json(begun)["asked"], plan.asked())
     if (folder / PREPARED).exists():
-        return say(f"{folder} is prepared already")
-    paths = find(plan.data.path, plan.kind) if _streams(plan) else None
-    content = _in_memory(plan) if paths is None else None
+        say(f"{folder} is prepared already")
+        return
+    content = find_content(plan)
     if not begun.exists():
-        content = content or _scanned(plan, paths, say)
-        _begin(plan, folder, content, asked)
+        _begin(plan, folder, scanned(plan, content, say) if content.files else content)
     about = read_json(begun)
-    train = (
-        content.train
-        if content
-        else {"": [p for f in paths["train"] for p in parts_of(f, plan.shard)]}
-    )
-    files = _files(paths) if paths else []
-    if files != about["files"] or content and content.fingerprint != about["content"]:
+    same = content.files or content.fingerprint == about["content"]
+    if content.files != about["files"] or not same:
         raise LabError(f"the data is not what it was when {folder} was begun: use another --output")
-    jobs = [(part, rows) for part, parts in train.items() for rows in _shards_of(parts)]
-    todo = [
-        i for i in range(len(jobs)) if not (folder / shard_name(i)).with_suffix(".json").exists()
-    ]
-    if len(todo) < len(jobs):
-        say(f"goes on: {len(jobs) - len(todo)} of {len(jobs)} shards are there")
+    jobs = [(part, rows) for part, shards in content.train.items() for rows in shards]
+    paths = [folder / shard_name(i) for i in range(len(jobs))]
+    todo = [i for i, path in enumerate(paths) if not path.with_suffix(".json").exists()]
+    there = len(jobs) - len(todo)
+    if there:
+        say(f"goes on: {there} of {len(jobs)} shards are there")
     calls = ((str(folder), i, jobs[i][1]) for i in todo)
-    for done, records in enumerate(results(_write_shard, calls, plan.workers), 1):
-        say(f"shard {len(jobs) - len(todo) + done} of {len(jobs)}: {records:,} records")
-    _finish(plan, folder, about, [part for part, _ in jobs], list(train))
+    for done, records in enumerate(results(_write_shard, calls, plan.workers), there + 1):
+        say(f"shard {done} of {len(jobs)}: {records:,} records")
+    _finish(plan, folder, about, paths, [part for part, _ in jobs])
     say(f"{folder} is prepared")
 
 
@@ -131,93 +76,19 @@ def _refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> 
             )
 
 
-def _streams(plan: Plan) -> bool:
-    return getattr(plan.data, "source", "") == "files" and bool(plan.data.path)
-
-
-def _files(paths: dict[str, list[Path]]) -> list[list[Any]]:
-    return [[str(f), f.stat().st_size] for files in paths.values() for f in files]
-
-
-def _in_memory(plan: Plan) -> Content:
-    """What the task itself would read."""
-    if plan.kind == "documents":
-        found = documents.load_documents(plan.data)
-        rows = {split: [(t,) for t in getattr(found, split)] for split in SPLITS}
-        # Neighbours in the stream are of different places in the source.
-        order = np.random.default_rng(plan.data.split_seed).permutation(len(rows["train"]))
-        rows["train"] = [rows["train"][i] for i in order]
-        parts, fingerprint = {"": rows}, documents.fingerprint(found)
-        report, licence = found.report, found.licence
-    else:
-        if isinstance(plan.data, parallel.PairsConfig):
-            splits = {"": parallel.load_pairs(plan.data)}
-        else:
-            splits = text_tasks.load_tasks(plan.data)
-        if text_tasks.SPANS in splits:
-            raise LabError(
-                f'the task "{text_tasks.SPANS}" hides other words each epoch and cannot be '
-                "prepared: leave it out of config.data.tasks"
-            )
-        parts = {name: {s: getattr(found, s) for s in SPLITS} for name, found in splits.items()}
-        fingerprint = " ".join(map(parallel.fingerprint, splits.values()))
-        licence = "; ".join(dict.fromkeys(found.licence for found in splits.values()))
-        report = sum((Counter(found.report) for found in splits.values()), Counter())
-    report = {name: n for name, n in report.items() if name not in SPLITS}
-    held = {s: {name: list(rows[s]) for name, rows in parts.items()} for s in SPLITS[1:]}
-    train = {name: rows["train"] for name, rows in parts.items()}
-    sample = _spaced(train, plan.sample)
-    return Content(train, [], held, report, licence, fingerprint, sample)
-
-
-def _spaced(train: dict[str, Sequence[Row]], characters: int) -> Iterator[Row]:
-    """Rows at equal distances, of about so many characters; all of them if these are fewer."""
-    for rows in train.values():
-        some = [rows[i] for i in range(0, len(rows), max(1, len(rows) // 1000))]
-        mean = sum(len(t) for row in some for t in row) / max(1, len(some))
-        for i in range(0, len(rows), max(1, round(len(train) * len(rows) * mean / characters))):
-            yield rows[i]
-
-
-def _scanned(plan: Plan, paths: dict[str, list[Path]], say: Say) -> Content:
-    """What a first reading of the files finds."""
-    limit = getattr(plan.data, "max_pairs", 0) or getattr(plan.data, "max_documents", 0)
-    if limit:
-        raise LabError("config.data: a limit of the training set does not go with files: unset it")
-    parts = [part for file in paths["train"] for part in parts_of(file, plan.shard)]
-    own = {
-        split: list(
-            kept(
-                chain(*(read(p, plan.kind, plan.names) for p in parts_of(f, plan.shard))),
-                0,
-                Counter(),
-            )
-        )
-        for split in SPLITS[1:]
-        for f in paths.get(split, [])
-    }
-    found = scan(parts, plan, own, say)
-    held = {split: {"": rows} for split, rows in found.held.items()}
-    return Content(
-        {"": parts}, _files(paths), held, found.report, LICENCE, found.digest, found.sample
-    )
-
-
-def _begin(plan: Plan, folder: Path, content: Content, asked: dict[str, Any]) -> None:
+def _begin(plan: Plan, folder: Path, content: Content) -> None:
     """The tokenizer, the held-out texts, and last the file that says that both are there."""
     (folder / "shards").mkdir(parents=True, exist_ok=True)
     held = {key(row[0]) for rows in content.held.values() for part in rows.values() for row in part}
-    tokenizer = plan.given or text.train(
-        plan.tokenizer,
-        (t for row in content.sample if key(row[0]) not in held for t in row),
-    )
+    sample = (text_ for row in content.sample if key(row[0]) not in held for text_ in row)
+    tokenizer = plan.given or text.train(plan.tokenizer, sample)
     text.save_dir(tokenizer, folder / TOKENIZER)
     for split in SPLITS[1:]:
         rows = ((part, *row) for part, rows in content.held[split].items() for row in rows)
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         put(folder / f"{split}.jsonl", "".join(lines).encode())
     about = {
-        "task": plan.task, "kind": plan.kind, "names": plan.names, "asked": asked,
+        "task": plan.task, "kind": plan.kind, "names": plan.names, "asked": plan.asked(),
         "files": content.files, "content": content.fingerprint, "report": content.report,
         "licence": content.licence, "tokenizer": tokenizer.fingerprint(),
         "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4",
@@ -231,14 +102,6 @@ def put(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     os.replace(part, path)
-
-
-def _shards_of(rows: list[Part] | Sequence[Row]) -> Iterator[Part | Sequence[Row]]:
-    if rows and isinstance(rows[0], Part):
-        yield from rows
-    else:
-        for begin in range(0, len(rows), ROWS):
-            yield rows[begin : begin + ROWS]
 
 
 @cache
@@ -309,35 +172,29 @@ def _encoded(
 
 
 def _finish(
-    plan: Plan, folder: Path, about: dict[str, Any], part_of: list[str], parts: list[str]
+    plan: Plan, folder: Path, about: dict[str, Any], paths: list[Path], part_of: list[str]
 ) -> None:
     """The index over all shards, and last the file that says that the directory is whole."""
-    shards = [folder / shard_name(i) for i in range(len(part_of))]
-    done = [read_json(path.with_suffix(".json")) for path in shards]
-    records = [shard["records"] for shard in done]
+    done = [read_json(path.with_suffix(".json")) for path in paths]
+    records, parts = [shard["records"] for shard in done], list(dict.fromkeys(part_of))
     if not sum(records):
         raise LabError(f"{folder}: no record is left to train on: hold out less, or give more data")
-    fields = ("document",) if plan.kind == "documents" else ("source", "target")
+    numbers = [parts.index(part) for part in part_of]
+    write_index(folder, [path.with_suffix(".npy") for path in paths], numbers, plan.kind)
     report = sum((Counter(shard["report"]) for shard in done), Counter(about["report"]))
-    write_index(
-        folder,
-        [path.with_suffix(".npy") for path in shards],
-        [parts.index(p) for p in part_of],
-        plan.kind,
-    )
-    data, asked = settings(plan.data), about["asked"]
     whole = {
-        "task": plan.task, "fields": fields, "parts": parts, "records": records,
-        "block": BLOCKS[plan.kind], "dtype": about["dtype"],
-        "report": {**report, "train": sum(records)}, "licence": about["licence"],
-        "settings": {"data": data, "tokenizer": asked["tokenizer"]},
-        "sample": plan.sample, "source": {"files": about["files"], "content": about["content"]},
+        "task": plan.task, "parts": parts, "records": records,
+        "fields": ("document",) if plan.kind == "documents" else ("source", "target"),
+        "block": BLOCKS[plan.kind], "dtype": about["dtype"], "licence": about["licence"],
+        "report": {**report, "train": sum(records)}, "sample": plan.sample,
+        "settings": {"data": settings(plan.data), "tokenizer": about["asked"]["tokenizer"]},
+        "source": {"files": about["files"], "content": about["content"]},
         "tokenizer": about["tokenizer"],
     }  # fmt: skip
-    identity = [whole[n] for n in ("task", "parts", "records", "settings", "source", "tokenizer")]
-    identity = json.dumps(identity, sort_keys=True).encode()
-    whole["fingerprint"] = hashlib.sha256(identity).hexdigest()
+    names = "task", "parts", "records", "settings", "source", "tokenizer"
+    identity = json.dumps([whole[name] for name in names], sort_keys=True)
+    whole["fingerprint"] = hashlib.sha256(identity.encode()).hexdigest()
     put(folder / PREPARED, json.dumps(whole, indent=1).encode())
-    for path in shards:
+    for path in paths:
         path.with_suffix(".npy").unlink()
         path.with_suffix(".json").unlink()

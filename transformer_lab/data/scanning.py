@@ -125,7 +125,7 @@ def _scan_part(number, part, kind, names, limit, seed, most, letters):
 
 
 def _largest(sample, letters):
-    """Those of the largest hashes, of so many characters at least or all; and how many these are."""
+    """Those of the largest hashes, of so many characters or all, and how many these are."""
     sample, total = sorted(sample, reverse=True), 0
     for place, (_, _, row) in enumerate(sample):
         total += sum(map(len, row))

@@ -14,7 +14,7 @@ from grain.experimental import index_shuffle
 from jaxtyping import Float64, Int, Int64
 
 from transformer_lab.data.batching import BatchPlan, fits
-from transformer_lab.data.buckets import Shape, choose_buckets
+from transformer_lab.data.buckets import choose_buckets
 from transformer_lab.data.shards import Shards
 from transformer_lab.errors import LabError
 

@@ -323,16 +323,16 @@ class LanguageModeling:
                 f"{self.model_config.max_length}: lower one of them, or set task.samples = 0"
             )
         counts = ", ".join(f"{name} {count:,}" for name, count in docs.report.items())
-        sample = (docs.validation or docs.train)[:50]
-        stats = text.statistics(self.tokenizer, sample) if sample else None
-        found = (
-            f", {stats['tokens_per_word']:.2f} tokens a word, {100 * stats['unknown_rate']:.2f} % unknown"
-            if stats
-            else ""
-        )
+        vocabulary = f"vocabulary: {self.tokenizer.vocab_size:,} pieces"
+        if sample := (docs.validation or docs.train)[:50]:
+            stats = text.statistics(self.tokenizer, sample)
+            vocabulary += (
+                f", {stats['tokens_per_word']:.2f} tokens a word, "
+                f"{100 * stats['unknown_rate']:.2f} % unknown"
+            )
         return [
             f"documents: {counts}; licence: {docs.licence}",
-            f"vocabulary: {self.tokenizer.vocab_size:,} pieces{found}",
+            vocabulary,
             f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
             f"one shape: {self.sections['batch'].rows} rows of {self.sections['batch'].length}",
         ]
