@@ -31,10 +31,10 @@ flags.DEFINE_float("shard", 64.0, "Millions of bytes of raw files that make a sh
 
 def main(arguments: list[str]) -> None:
     args = flags.FLAGS
-    if arguments or not args.output:
-        raise LabError(
-            f"--output=DIR is missing{f', and {arguments[0]} is no flag' * bool(arguments)}"
-        )
+    if arguments:
+        raise LabError(f'"{arguments[0]}" is no flag: write --config=FILE --output=DIR')
+    if not args.output:
+        raise LabError("--output=DIR is missing: the directory to make")
     given = text.load_dir(args.tokenizer) if args.tokenizer else None
     prepare(plan_of(resolve(cli.get_config()), given), Path(args.output).expanduser(), log)
 

@@ -12,6 +12,7 @@ from tests.tasks.test_text_to_text import tiny as tiny_tasks
 from tests.tiny import make_trainer, read_metrics, tiny_config
 from transformer_lab import text
 from transformer_lab.data.contents import Plan
+from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
@@ -120,6 +121,11 @@ def test_spans_and_prepared_sources_cannot_be_prepared(tmp_path):
         prepared(tiny_tasks(("translate", "spans")), tmp_path / "a")
     with pytest.raises(LabError, match="name the source of the data itself"):
         prepared(prepared(tiny_config(), tmp_path / "b"), tmp_path / "c")
+
+
+def test_a_task_that_needs_the_texts_themselves_refuses_shards():
+    with pytest.raises(LabError, match="holds tokens for language_modeling"):
+        load_documents(DocumentsConfig(source="shards"))
 
 
 def test_one_process_owns_all_rows_of_its_devices():

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from absl import flags
 
+from configs import smoke
 from transformer_lab import cli
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
+from transformer_lab.training.config import resolve
 from transformer_lab.training.signals import agreed
 
 ROOT = Path(__file__).parents[2]
@@ -43,15 +47,24 @@ def numbers(workdir):
     return [(line["step"], *(line[key] for key in keys if key in line)) for line in lines]
 
 
-def test_two_processes_find_each_other_and_train_what_one_does(tmp_path):
+@pytest.mark.parametrize("source", ["reverse", "shards"])
+def test_two_processes_find_each_other_and_train_what_one_does(tmp_path, source):
+    more = ()
+    if source == "shards":  # each process reads its own rows then
+        config = smoke.get_config()
+        config.data.test_size = 20
+        found = resolve(config)
+        plan = Plan("translation", found.sections["data"], found.sections["tokenizer"])
+        prepare(plan, tmp_path / "data", [].append)
+        more = "--config.data.source=shards", f"--config.data.path={tmp_path / 'data'}"
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    pair = [start(tmp_path / "two", 1, f"--peers=localhost:{port},2,{i}") for i in range(2)]
+    pair = [start(tmp_path / "two", 1, f"--peers=localhost:{port},2,{i}", *more) for i in range(2)]
     ends = [process.communicate(timeout=600)[1] for process in pair]
     assert [process.returncode for process in pair] == [0, 0], ends
     assert "step 12 test" in ends[0] and "step 12" not in ends[1]  # the first one speaks
-    alone = start(tmp_path / "one", 2)
+    alone = start(tmp_path / "one", 2, *more)
     assert alone.communicate(timeout=600)[1] and alone.returncode == 0
     ours, theirs = numbers(tmp_path / "two"), numbers(tmp_path / "one")
     assert [row[0] for row in ours] == [row[0] for row in theirs] == [4, 8, 12, 12, 12]

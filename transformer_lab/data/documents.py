@@ -62,7 +62,10 @@ def load_documents(config: DocumentsConfig) -> Documents:
     Case and white space aside, no training document stands in another split or comes twice.
     """
     if config.source == "shards":
-        return _prepared(config)
+        raise LabError(
+            'config.data.source = "shards" holds tokens for language_modeling: another task needs '
+            "the documents themselves"
+        )
     report: Report = Counter()
     parts, licence = _SOURCES[config.source](config)
     report["read"] = sum(map(len, parts.values()))
@@ -78,9 +81,8 @@ def load_documents(config: DocumentsConfig) -> Documents:
     return Documents(**texts, report=counts, licence=licence)
 
 
-def _prepared(config: DocumentsConfig) -> Documents:
+def prepared_documents(shards: Shards) -> Documents:
     """The held-out documents; those to train on stay in their shards, as tokens."""
-    shards = Shards(config.path)
     held = {split: [t for (t,) in shards.held_out(split)[""]] for split in SPLITS[1:]}
     counts = {split: len(texts) for split, texts in held.items()}
     return Documents([], **held, report={**shards.report, **counts}, licence=shards.licence)

@@ -164,6 +164,8 @@ class LanguageModeling:
 
     @cached_property
     def documents(self) -> documents.Documents:
+        if self.shards:
+            return documents.prepared_documents(self.shards)
         return documents.load_documents(self.sections["data"])
 
     def encode_split(self, split: str) -> tuple[Ragged, np.ndarray]:
