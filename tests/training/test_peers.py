@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from configs import smoke
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
 from transformer_lab.training import peers
+from transformer_lab.training.config import resolve
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -57,8 +61,14 @@ def numbers(workdir):
 def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same_numbers(
     tmp_path,
 ):
+    config = smoke.get_config()
+    config.data.test_size = 20
+    found = resolve(config)
+    plan = Plan("translation", found.sections["data"], found.sections["tokenizer"])
+    prepare(plan, tmp_path / "data", [].append)  # each process reads its own rows of it
+    more = "--config.data.source=shards", f"--config.data.path={tmp_path / 'data'}"
     where = address()
-    pair = [train(tmp_path / "two", 1, f"--peers={where},2,{i}") for i in range(2)]
+    pair = [train(tmp_path / "two", 1, f"--peers={where},2,{i}", *more) for i in range(2)]
     begun = []
     while not begun or not begun[-1].startswith("step 4/"):
         begun.append(pair[0].stderr.readline())
@@ -72,8 +82,9 @@ def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same
     assert set(files) | {"manifest.json"} == {
         str(p.relative_to(saved)) for p in saved.rglob("*") if p.is_file()
     }
-    assert f"resumes at step {int(saved.name[5:])}" in ends([train(tmp_path / "two", 4)], [0])[0]
-    ends([train(tmp_path / "one", 2)], [0])
+    (resumed,) = ends([train(tmp_path / "two", 4, *more)], [0])
+    assert f"resumes at step {int(saved.name[5:])}" in resumed
+    ends([train(tmp_path / "one", 2, *more)], [0])
     ours, theirs = numbers(tmp_path / "two"), numbers(tmp_path / "one")
     assert [row[0] for row in ours] == [row[0] for row in theirs] == [*range(4, 41, 4), 40, 40]
     for a, b in zip(ours, theirs, strict=True):

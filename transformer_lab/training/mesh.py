@@ -139,6 +139,19 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(ROW_AXES))
 
 
+def own_rows(mesh: Mesh) -> Callable[[int], np.ndarray]:
+    """Which of a batch's rows lie on devices of this process: bool [rows], for a number of rows."""
+    sharding = NamedSharding(mesh, P(*batch_sharding(mesh).spec[:1]))
+
+    def own(rows: int) -> np.ndarray:
+        found = np.zeros(rows, bool)
+        for (part,) in sharding.addressable_devices_indices_map((rows,)).values():
+            found[part] = True
+        return found
+
+    return own
+
+
 def placer(mesh: Mesh) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
     """Puts a batch of numpy arrays on the mesh, each process its own rows."""
     sharding = batch_sharding(mesh)
