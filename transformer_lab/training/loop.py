@@ -15,6 +15,7 @@ from transformer_lab import models
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
 from transformer_lab.layers.stacked import stack_layers, unstack_layers
+from transformer_lab.ops.kernels import chosen
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
 from transformer_lab.training.adapting import assemble
 from transformer_lab.training.checkpoint import Checkpoints, Saved
@@ -211,9 +212,12 @@ def train(
                     break
                 with pace.waiting():
                     host = next(batches)
-                state, metrics = trainer.train_step(
-                    state, trainer.place(host), *trainer.vote(signals.received or 0)
-                )
+                with chosen() as attention:
+                    state, metrics = trainer.train_step(
+                        state, trainer.place(host), *trainer.vote(signals.received or 0)
+                    )
+                if attention:  # something was compiled
+                    log(f"attention, queries x keys: {', '.join(sorted(attention))}")
                 step += 1
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))
