@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LabError, line_of
+from transformer_lab.training import peers
+from transformer_lab.training.signals import SIGNALS, Stopped
+from transformer_lab.training.xla_flags import set_flags
 
 flags.DEFINE_string(
     "peers",
@@ -19,6 +23,10 @@ flags.DEFINE_string(
     'The other processes of one run: "auto" asks SLURM, MPI, Kubernetes or a TPU pod; or '
     "HOST:PORT,COUNT,INDEX of the first process, how many there are, and which is this.",
 )
+flags.DEFINE_integer(
+    "peer_timeout", 60, "Seconds within which a lost process is noticed.", lower_bound=5
+)
+flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
 
 
 def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
@@ -38,9 +46,17 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
     def guarded(argv):
         try:
             _setup()
-            return body(argv[1:])
+            code = body(argv[1:])
+            peers.finish()
+            return code
+        except Stopped:  # all processes are here
+            peers.finish()
+            raise
+        except SystemExit as error:
+            peers.leave(error.code, "it was told to stop")
+            raise
         except LabError as error:
-            return _fail(error)
+            return _fail(error, error)
         except KeyboardInterrupt:
             return _fail("interrupted")
         except BrokenPipeError:  # the reader of our output has gone
@@ -50,7 +66,12 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
             return _fail(f"the regular expression {error.pattern!r} is wrong: {error}")
         except OSError as error:  # a full disk, a directory without permission
             return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        except Exception as error:
+            text = traceback.format_exc()
+            peers.leave(1, f"{type(error).__name__}: {error}", error, text)
+            raise
 
+    SIGNALS.catch()
     logging.set_verbosity(logging.WARNING)
     app.run(guarded, flags_parser=parse)
 
@@ -132,30 +153,18 @@ def _unknown_key(text: str) -> str:
     return f"config.{key} is not a key" + (f' (did you mean "{hint[1]}"?)' if hint else "")
 
 
-def _fail(message: object) -> None:
+def _fail(message: object, error: Exception | None = None) -> None:
+    peers.leave(2, str(message), error, f"error: {message}\n")
     print(f"error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)
 
 
-def _find_peers(text: str) -> None:
-    """Joins the other processes, before anything asks for a device."""
-    known = {}
-    if text != "auto":
-        match = re.fullmatch(r"(\S+:\d+),(\d+),(\d+)", text)
-        if not match or int(match[3]) >= int(match[2]):
-            raise LabError(f'--peers={text} is neither "auto" nor HOST:PORT,COUNT,INDEX')
-        known = {"coordinator_address": match[1]}
-        known |= {"num_processes": int(match[2]), "process_id": int(match[3])}
-    try:
-        jax.distributed.initialize(**known)
-    except (ValueError, RuntimeError) as error:
-        raise LabError(f"--peers={text}: {str(error).splitlines()[0]}") from error
-
-
 def _setup() -> None:
     """Joins the peers, if there are any; compiled programs are kept between runs."""
+    if flags.FLAGS.fast_xla:
+        set_flags()
     if flags.FLAGS.peers:
-        _find_peers(flags.FLAGS.peers)
+        peers.join(flags.FLAGS.peers, flags.FLAGS.peer_timeout)
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -15,13 +15,19 @@ from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.sweeps import cluster, experiment, runner
 from transformer_lab.sweeps.states import FINISHED, state_of
+from transformer_lab.training.peers import LOST
 from transformer_lab.training.writers import log, make_workdir
 
 flags.DEFINE_string("experiment", "", "The experiment's file.")
 flags.DEFINE_string("workdir", "", "Directory of the sweep; each run has one in it.")
 flags.DEFINE_enum("scale", "cpu", ["cpu", "paper"], "Small enough for a CPU, or as published.")
 flags.DEFINE_string("init_from", "", "What the runs start from: a run or hf:DIR.")
-flags.DEFINE_integer("parallel", 1, "Runs at a time, each on its own cores.", lower_bound=1)
+flags.DEFINE_integer(
+    "parallel",
+    None,
+    "Runs at a time, each on its own cores; if unset one, and of an array job all.",
+    lower_bound=1,
+)
 flags.DEFINE_string("only", "", "Regular expression on the names of the runs to train.")
 flags.DEFINE_bool("dry_run", False, "List the runs and their commands, train none.")
 flags.DEFINE_enum("launcher", "", ["", "local", "slurm"], "Submit with submitit.")
@@ -46,7 +52,7 @@ def main(_: list[str]) -> int:
     if found.measure:
         failed = runner.measure(chosen, workdir, found.measure)
     else:
-        failed = runner.sweep(chosen, workdir, args.parallel)
+        failed = runner.sweep(chosen, workdir, args.parallel or 1)
     if args.index is None:
         from transformer_lab.sweeps.report import write_report  # matplotlib takes a second to load
 
@@ -54,7 +60,9 @@ def main(_: list[str]) -> int:
         log(f"{workdir}/report.html has the curves; also report.md, .csv and .tex")
     if failed:
         log(f"{len(failed)} of {len(chosen)} runs failed: {', '.join(failed)}")
-    return 1 if failed else 0
+        return 1
+    unfinished = [run.name for run in chosen if state_of(workdir / run.name) != FINISHED]
+    return LOST if unfinished else 0  # stopped by somebody: a scheduler may start them again
 
 
 def _chosen(runs: list[experiment.Run]) -> list[experiment.Run]:

@@ -3,10 +3,16 @@
 The same command resumes a stopped run. `--config.KEY=VALUE` changes any key of the config.
 """
 
+from transformer_lab.training.memory import keep_memory
+from transformer_lab.training.signals import SIGNALS
+
+if __name__ == "__main__":  # before what takes seconds to load
+    SIGNALS.catch()
+    keep_memory()
+
 from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.training.memory import keep_memory
 
 flags.DEFINE_string("workdir", "", "Directory of the run: checkpoints, metrics, config.")
 flags.DEFINE_string(
@@ -14,16 +20,16 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("init_pattern", ".*", "Regular expression on the paths of those weights.")
 flags.DEFINE_string("init_into", "", "The part of the model they are for, such as image.")
+flags.DEFINE_integer("profile", 0, "Steps to trace into WORKDIR/profile.", lower_bound=0)
 
 
 def main(_: list[str]) -> None:
-    from transformer_lab.training import runs  # after `keep_memory`: it takes a second to load
+    from transformer_lab.training import runs
 
     config, workdir = cli.get_config(), cli.get_workdir()
     args = flags.FLAGS
-    runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into)
+    runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into, args.profile)
 
 
 if __name__ == "__main__":
-    keep_memory()
     cli.main(main, cli.config_file)

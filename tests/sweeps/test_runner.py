@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from transformer_lab.errors import LabError
 from transformer_lab.sweeps import runner
+from transformer_lab.sweeps.cluster import Element
 from transformer_lab.sweeps.experiment import Experiment, runs_of
 from transformer_lab.sweeps.report import write_report
 from transformer_lab.sweeps.runner import measure, write_plan
@@ -201,6 +203,34 @@ def test_index_trains_one_element_and_the_report_names_the_others(whole, tmp_pat
     (ours,) = [row for row in scores(workdir) if row[0] == "works"]
     assert theirs == ours
     assert "0 to 1" in finish(file, tmp_path, "--index=2", code=2)
+
+
+def test_an_element_fails_with_its_run_and_is_queued_again_when_it_is_told_to_stop():
+    pytest.importorskip("submitit")
+    with pytest.raises(LabError, match="exit code 3"):
+        Element()([sys.executable, "-c", "exit(3)"])
+    element, command, queued = Element(), ["sleep", "60"], []
+    old = signal.signal(
+        signal.SIGALRM, lambda *_: queued.append(element.checkpoint(command))
+    )  # as submitit does of SIGUSR2
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(LabError, match=f"exit code -{signal.SIGTERM.value}"):
+        element(command)
+    signal.signal(signal.SIGALRM, old)
+    (again,) = queued
+    assert isinstance(again.function, Element) and again.args == (command,)
+
+
+def test_a_sweep_that_is_told_to_stop_lets_its_run_save_and_says_so_by_its_code(tmp_path):
+    file = experiment(tmp_path, 1, steps=100_000, a=1e-3)
+    process = start(file, tmp_path / "sweep", "--index=0")
+    log = tmp_path / "sweep" / "a,seed=0" / "log.txt"
+    while not (log.exists() and "step 5/" in log.read_text()):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(timeout=120) == 128 + signal.SIGUSR1
+    assert "SIGTERM: saved at step" in log.read_text()
+    assert state_of(log.parent) == "stopped"
 
 
 def test_submitit_runs_each_element(tmp_path):

@@ -1,5 +1,6 @@
 """What is saved comes back, and what is damaged is passed over."""
 
+import concurrent.futures
 import json
 import resource
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from transformer_lab.errors import LabError
+from transformer_lab.training import checkpoint, manifest
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import MeshConfig, OptimizerConfig
 from transformer_lab.training.mesh import make_mesh, shardings
@@ -101,6 +103,46 @@ def test_a_damaged_step_is_passed_over_with_a_line(kind, checkpoints, tmp_path, 
     save(again, 2)
     assert again.good_steps() == [1, 2]
     again.close()
+
+
+def test_the_newest_step_is_found_without_reading_the_others(checkpoints, tmp_path, monkeypatch):
+    save(checkpoints, 1, 2, 3)
+    damage(tmp_path / "checkpoints" / "step_00000003", "flipped byte")
+    again, read, whole = Checkpoints(tmp_path, 3, lambda line: None), [], manifest.digests
+    monkeypatch.setattr(
+        manifest, "digests", lambda path, names: read.append(path.name) or whole(path, names)
+    )
+    assert again.newest(1) == [2] and read == ["step_00000003", "step_00000002"]
+    assert again.newest(1) == [2] and len(read) == 2
+    assert again.newest() == [1, 2] and len(read) == 3
+    again.close()
+
+
+def test_several_processes_read_each_file_once_between_them(checkpoints, tmp_path, monkeypatch):
+    save(checkpoints, 1)
+    directory, read, whole = tmp_path / "checkpoints" / "step_00000001", [], manifest.digests
+    monkeypatch.setattr(
+        manifest, "digests", lambda path, names: read.extend(names) or whole(path, names)
+    )
+    assert [manifest.fault_of(directory, i, 3) for i in range(3)] == [None] * 3
+    entries = json.loads((directory / "manifest.json").read_text())["files"]
+    assert sorted(read) == sorted(entries)
+    damage(directory, "flipped byte")
+    assert [manifest.fault_of(directory, i, 3) is None for i in range(3)].count(False) == 1
+
+
+def test_a_save_that_fails_in_the_background_is_known_at_the_next_step(checkpoints, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "digests", full)
+    checkpoints.refuse_failure()
+    checkpoints.save(1, make_state(1), {}, {}, {})
+    concurrent.futures.wait([checkpoints._pending])
+    with pytest.raises(LabError, match="step 1 could not be written.*No space left"):
+        checkpoints.refuse_failure()
+    with pytest.raises(LabError, match="could not be written"):
+        checkpoints.wait()
 
 
 def test_junk_that_looks_like_a_step_is_no_checkpoint_and_is_never_deleted(

@@ -13,7 +13,8 @@ from transformer_lab.errors import LabError
 from transformer_lab.training import runs, sources
 from transformer_lab.training.checkpoint import Checkpoints
 
-VOLATILE = ("examples_per_second", "steps_per_second", "tokens_per_second")
+RATES = ("examples_per_second", "steps_per_second", "tokens_per_second")
+VOLATILE = (*RATES, "data_seconds", "goodput")
 
 
 def final_state(workdir, config):

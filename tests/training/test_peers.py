@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,32 +10,42 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import flags
 
-from transformer_lab import cli
 from transformer_lab.errors import LabError
-from transformer_lab.training.signals import agreed
+from transformer_lab.training import peers
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
-    "config": "configs/smoke.py", "config.steps": 12, "config.eval_every": 12,
-    "config.save_every": 6, "config.log_every": 4, "config.task.samples": 0,
+    "config": "configs/smoke.py", "config.steps": 40, "config.eval_every": 40,
+    "config.save_every": 40, "config.log_every": 4, "config.task.samples": 0,
     "config.task.score_examples": 0,
     "config.model.width": 16, "config.model.heads": 2, "config.model.head_dim": 8,
     "config.model.feed_forward_width": 16, "config.data.test_size": 20, "config.tensorboard": False,
 }  # fmt: skip
 
 
-def start(workdir, devices, *more):
+def start(command, devices=1):
     count = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": count}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def train(workdir, devices, *more):
     arguments = [f"--{key}={value}" for key, value in SETTINGS.items()]
-    return subprocess.Popen(
-        [sys.executable, "-m", "transformer_lab.train", *arguments, f"--workdir={workdir}", *more],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": count},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    module = [sys.executable, "-m", "transformer_lab.train"]
+    return start([*module, *arguments, f"--workdir={workdir}", *more], devices)
+
+
+def address():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def ends(processes, codes):
+    texts = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == codes, texts
+    return texts
 
 
 def numbers(workdir):
@@ -43,29 +54,138 @@ def numbers(workdir):
     return [(line["step"], *(line[key] for key in keys if key in line)) for line in lines]
 
 
-def test_two_processes_find_each_other_and_train_what_one_does(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    pair = [start(tmp_path / "two", 1, f"--peers=localhost:{port},2,{i}") for i in range(2)]
-    ends = [process.communicate(timeout=600)[1] for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], ends
-    assert "step 12 test" in ends[0] and "step 12" not in ends[1]  # the first one speaks
-    alone = start(tmp_path / "one", 2)
-    assert alone.communicate(timeout=600)[1] and alone.returncode == 0
+def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same_numbers(
+    tmp_path,
+):
+    where = address()
+    pair = [train(tmp_path / "two", 1, f"--peers={where},2,{i}") for i in range(2)]
+    begun = []
+    while not begun or not begun[-1].startswith("step 4/"):
+        begun.append(pair[0].stderr.readline())
+    pair[1].send_signal(signal.SIGTERM)
+    first, second = ends(pair, [143, 143])
+    assert "process 0 of 2 on" in "".join(begun) and "1 of 1 local devices" in "".join(begun)
+    assert "SIGTERM: saved at step" in first and "step" not in second  # the first one speaks
+    (saved,) = (tmp_path / "two" / "checkpoints").iterdir()
+    files = json.loads((saved / "manifest.json").read_text())["files"]
+    assert any("process_1/" in name for name in files)
+    assert set(files) | {"manifest.json"} == {
+        str(p.relative_to(saved)) for p in saved.rglob("*") if p.is_file()
+    }
+    assert f"resumes at step {int(saved.name[5:])}" in ends([train(tmp_path / "two", 4)], [0])[0]
+    ends([train(tmp_path / "one", 2)], [0])
     ours, theirs = numbers(tmp_path / "two"), numbers(tmp_path / "one")
-    assert [row[0] for row in ours] == [row[0] for row in theirs] == [4, 8, 12, 12, 12]
+    assert [row[0] for row in ours] == [row[0] for row in theirs] == [*range(4, 41, 4), 40, 40]
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
-    found = sorted(path.name for path in (tmp_path / "two" / "checkpoints").iterdir())
-    assert found == sorted(path.name for path in (tmp_path / "one" / "checkpoints").iterdir())
+
+
+TALK = """
+import sys, pathlib, jax
+from transformer_lab.errors import LabError
+from transformer_lab.training import checkpoint, peers
+index, where, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+peers.join(f"{where},2,{index}", 20)
+print(peers.everyones(3 + index), peers.of_first(lambda: f"from {index}"), file=sys.stderr)
+print(peers.to_first("talk", f"text {index}"), file=sys.stderr)
+(folder / str(index)).mkdir()
+peers.refuse_unshared(folder)
+for call in (
+    lambda: peers.refuse_differences({"same": 1, "config.seed": index}),
+    lambda: peers.refuse_unshared(folder / str(index)),
+):
+    try:
+        call()
+    except LabError as error:
+        print(error, file=sys.stderr, flush=True)
+checkpoints = checkpoint.Checkpoints(folder, 1)
+def full(*_):
+    raise OSError(28, "No space left on device")
+if index == 1:
+    checkpoint.digests = full
+from transformer_lab.training.state import TrainState
+mesh = jax.make_mesh((2,), ("data",))
+copied = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+zeros = jax.jit(lambda: jax.numpy.zeros(3), out_shardings=copied)()
+try:
+    checkpoints.save(1, TrainState(zeros, {"x": zeros}, ()), {}, {}, {})
+    checkpoints.wait()
+except LabError as error:
+    peers.leave(2, str(error), error, f"error: {error}")
+"""
+WAIT = """
+import os, signal, sys, time
+from transformer_lab.training import peers
+peers.join(f"{sys.argv[2]},3,{sys.argv[1]}", 6)
+peers.everyones(0)
+if sys.argv[1] == "2":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(100)
+"""
+
+
+def test_processes_tell_each_other_what_differs_who_failed_and_who_was_lost(tmp_path):
+    first, second = address(), address()
+    command = [sys.executable, "-c"]
+    pair = [start([*command, TALK, str(i), first, str(tmp_path)]) for i in range(2)]
+    three = [start([*command, WAIT, str(i), second]) for i in range(3)]
+    told = ends(pair, [2, 2])
+    for text in told:
+        assert "[3, 4] from 0" in text
+        assert "config.seed is 0 in process 0 and 1 in process 1" in text
+        assert "process 1 does not see what process 0 writes there" in text
+    assert "['text 0', 'text 1']" in told[0] and not list(tmp_path.glob(".probe*"))
+    line = "error: process 1 ended: checkpoint of step 1 could not be written: [Errno 28] No space"
+    assert line in told[0] and not list(tmp_path.glob("checkpoints/*/manifest.json"))
+    for text in ends(three, [75, 75, -signal.SIGKILL])[:2]:
+        assert "error: lost process 2 of 3; the same command resumes" in text
+        assert "***" not in text and "Traceback" not in text
+
+
+SLURM = {"SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_GPUS_ON_NODE": "8"}
+EIGHT = "0,1,2,3,4,5,6,7"
+
+
+@pytest.mark.parametrize(
+    ("environment", "share"),
+    [
+        ({}, []),
+        ({"CUDA_VISIBLE_DEVICES": EIGHT}, []),
+        ({**SLURM, "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, []),
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "2"}, [4, 5, 6, 7]),
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "8"}, [1]),
+        ({**SLURM, "SLURM_NODEID": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2),4"}, [2, 3]),
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": EIGHT}, [4, 5, 6, 7]),
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}, []),
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3"}, []),
+        ({"SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"}, []),  # a node without GPUs
+        (
+            {
+                "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+                "CUDA_VISIBLE_DEVICES": EIGHT,
+            },
+            [6, 7],
+        ),
+    ],
+)
+def test_a_process_takes_its_share_of_its_nodes_devices(environment, share):
+    assert peers.local_share(environment) == share
+
+
+def test_devices_that_do_not_divide_are_refused():
+    with pytest.raises(LabError, match="3 processes a node do not share its 8 devices"):
+        peers.local_share({**SLURM, "SLURM_NTASKS_PER_NODE": "3"})
 
 
 @pytest.mark.parametrize("text", ["host", "host:1,2", "host:1,2,2", "host:x,2,0"])
 def test_other_words_for_the_peers_are_refused(text):
     with pytest.raises(LabError, match="neither"):
-        cli._find_peers(text)
+        peers.join(text, 60)
 
 
-def test_a_process_alone_stops_when_it_is_told_to():
-    assert (agreed(None), agreed(15)) == (0, 15) and flags.FLAGS["peers"].default == ""
+def test_a_process_alone_has_nobody_to_ask():
+    peers.refuse_differences({"seed": 1})
+    peers.refuse_unshared(Path("nowhere"))
+    assert peers.everyones(15) == [15] and peers.of_first(lambda: "x") == "x"
+    assert peers.to_first("name", "x") == ["x"] and not peers.joined()

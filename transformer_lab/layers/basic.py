@@ -7,13 +7,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.layout import constrain, current_mesh
+from transformer_lab.ops.losses import TokenScores, token_scores
 from transformer_lab.ops.norms import layer_norm
+from transformer_lab.ops.vocabulary_loss import blockwise_scores, worth_blocks
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -218,8 +220,22 @@ class Embedding(nn.Module):
             x = constrain(x, row, "length", column)
         return x
 
-    def logits(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """x E^T, accumulated in float32."""
-        x = x.astype(self.dtype)
+    def logits(
+        self,
+        x: Float[Array, "b t d"],
+        labels: Int[Array, "b t"] | None = None,
+        bias: Float[Array, "v"] | None = None,
+        size: int | None = None,
+    ) -> Float[Array, "b t _"] | TokenScores:
+        """x E^T + bias of the first `size` rows, accumulated in float32.
+
+        Given labels, what a loss needs to know of the logits instead: large ones are then never
+        whole in memory.
+        """
+        x, size = x.astype(self.dtype), size or self.vocab_size
+        if labels is not None and worth_blocks(*labels.shape, size):
+            return blockwise_scores(x, self.embedding, labels, bias, size=size)
         logits = product(x, self.embedding.T, (None, "vocabulary"), jnp.dtype(jnp.float32))
-        return constrain(logits, "rows", "length", "vocabulary")
+        logits = constrain(logits, "rows", "length", "vocabulary")
+        logits = (logits if bias is None else logits + bias)[..., :size]
+        return logits if labels is None else token_scores(logits, labels)

@@ -42,3 +42,8 @@ def family(kind: str) -> ModuleType:
     if kind not in MODELS:
         raise LabError(f'model.kind = "{kind}" is unknown{nearest(kind, MODELS)}')
     return importlib.import_module(MODELS[kind])
+
+
+def flops_a_token(config: Any, shapes: Any) -> float:
+    """FLOPs a token of a training step; see `costs.flops_a_token`."""
+    return importlib.import_module("transformer_lab.models.costs").flops_a_token(config, shapes)

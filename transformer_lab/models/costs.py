@@ -58,6 +58,17 @@ def training_flops(config: DecoderConfig, length: int | None = None) -> int:
     return 6 * matmul_parameters(config) + attention
 
 
+def flops_a_token(config: Any, shapes: Any) -> float:
+    """FLOPs a token of a training step of any model whose parameters have these shapes.
+
+    Those of `training_flops` for a decoder; 6 N for others, where N leaves embedding tables out.
+    """
+    if isinstance(config, DecoderConfig):
+        return float(training_flops(config))
+    leaves = jax.tree_util.tree_flatten_with_path(shapes)[0]
+    return 6.0 * sum(x.size for path, x in leaves if "embedding" not in jax.tree_util.keystr(path))
+
+
 def cache_bytes(config: StackConfig, length: int = 1, dtype: str = "bfloat16") -> int:
     """Bytes of keys and values that `length` positions of one sequence leave in a decoding cache.
 

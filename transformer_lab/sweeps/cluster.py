@@ -1,8 +1,11 @@
 """A sweep as an array job, one element a run, through the optional package submitit."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from transformer_lab.errors import LabError
 
@@ -12,13 +15,14 @@ def submit(
     workdir: Path,
     arguments: list[str],
     indices: list[int],
-    parallel: int,
+    parallel: int | None,
     parameters: dict[str, str],
 ) -> list[str]:
     """Submits `sweep ARGUMENTS --index=I` for each index; returns the jobs' ids.
 
-    `launcher` "slurm" returns at once; "local" runs the jobs on this machine, `parallel` at a time.
-    `parameters` are submitit's, such as slurm_partition, gpus_per_node and timeout_min.
+    `launcher` "slurm" returns at once; "local" runs the jobs on this machine. At most `parallel`
+    run at a time; None means all of an array, and one by one on this machine. `parameters` are
+    submitit's, such as slurm_partition, gpus_per_node and timeout_min.
     """
     try:
         import submitit
@@ -28,16 +32,18 @@ def submit(
             "can run each element with --index=I"
         ) from error
     try:
-        executor = submitit.AutoExecutor(folder=workdir / "jobs", cluster=launcher)
+        folder, often = workdir / "jobs", 1000  # an element goes on after its time limit
+        executor = submitit.AutoExecutor(folder, launcher, slurm_max_num_timeout=often)
         values = {key: int(v) if v.isdecimal() else v for key, v in parameters.items()}
-        executor.update_parameters(name="sweep", slurm_array_parallelism=parallel, **values)
+        values = {"slurm_array_parallelism": parallel or max(len(indices), 1), **values}
+        executor.update_parameters(name="sweep", **values)
     except (RuntimeError, ValueError, TypeError, NameError) as error:
         raise LabError(f"--launcher={launcher}: {str(error).splitlines()[0]}") from error
     command = [sys.executable, "-m", "transformer_lab.sweep", *arguments]
     commands = [[*command, f"--index={i}"] for i in indices]
-    jobs, size = [], parallel if launcher == "local" else len(commands)
+    jobs, size = [], (parallel or 1) if launcher == "local" else len(commands)
     for start in range(0, len(commands), size):
-        some = executor.map_array(_element, commands[start : start + size])
+        some = executor.map_array(Element(), commands[start : start + size])
         jobs += some
         if launcher == "local":
             for job in some:
@@ -45,5 +51,23 @@ def submit(
     return [job.job_id for job in jobs]
 
 
-def _element(command: list[str]) -> int:
-    return subprocess.run(command, check=False).returncode
+class Element:
+    """What an element does: it trains its run in a process, and fails when that fails."""
+
+    process: Any = None
+
+    def __call__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(command)
+        while (code := self.process.poll()) is None:
+            time.sleep(0.2)
+        if code:
+            raise LabError(f"exit code {code} of {' '.join(command)}")
+
+    def checkpoint(self, command: list[str]) -> Any:
+        """submitit asks, in the handler of SIGUSR2: the run saves, the element is queued again."""
+        import submitit
+
+        if self.process is not None and self.process.returncode is None:
+            self.process.terminate()
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(Element(), command)

@@ -29,11 +29,13 @@ from transformer_lab.sweeps.states import (
     state_of,
     write_json,
 )
+from transformer_lab.training.peers import LOST
 from transformer_lab.training.results import RESULTS
+from transformer_lab.training.signals import NUMBERS, SIGNALS, Stopped
 from transformer_lab.training.writers import log, plain
 
 SWEEP = "sweep.json"
-TOLD_TO_STOP = {-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT}
+TO_RESUME = {LOST, *(-number for number in NUMBERS), *(128 + number for number in NUMBERS)}
 
 
 def command(run: Run, directory: Path) -> list[str]:
@@ -76,21 +78,22 @@ def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
     """
     waiting, active, failed = list(runs), [], []
     shares = _shares(parallel)
-    old = signal.signal(signal.SIGTERM, _interrupt)
     board = Board(runs, workdir)
-    try:
-        while waiting or active:
-            _start_some(waiting, active, workdir, shares)
-            for process in [p for p in active if p.ended()]:
-                active.remove(process)
-                failed += [process.name] if process.record() == FAILED else []
-            board.update()
-            time.sleep(0.2)
-    finally:  # by Ctrl-C or a signal: the runs save where they are
-        for process in active:
-            process.stop()
-        board.close()
-        signal.signal(signal.SIGTERM, old)
+    with SIGNALS.held() as told:
+        try:
+            while (waiting or active) and not told.received:
+                _start_some(waiting, active, workdir, shares)
+                for process in [p for p in active if p.ended()]:
+                    active.remove(process)
+                    failed += [process.name] if process.record() == FAILED else []
+                board.update()
+                time.sleep(0.2)
+        finally:
+            for process in active:  # they save where they are
+                process.stop()
+            board.close()
+        if told.received:
+            raise Stopped(128 + told.received)
     return failed
 
 
@@ -140,10 +143,6 @@ def _start_some(waiting: list[Run], active: list, workdir: Path, shares: list[se
             active.append(_Process(run, directory, held, (free or shares)[0]))
 
 
-def _interrupt(*_) -> None:
-    raise KeyboardInterrupt
-
-
 class _Process:
     """A run under way."""
 
@@ -173,7 +172,7 @@ class _Process:
     def record(self) -> str:
         """Writes down a failure; returns the state."""
         code = self._process.returncode
-        if code not in {0, *TOLD_TO_STOP}:
+        if code not in {0, *TO_RESUME}:
             write_json(self.directory / FAILURE, {"error": self._error(code), "code": code})
         self._held.close()
         return state_of(self.directory)

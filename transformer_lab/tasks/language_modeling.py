@@ -138,14 +138,9 @@ class LanguageModeling:
         return {**found, "bits_per_byte": (nats / math.log(2), batch["bytes"].sum())}
 
     def _metrics(self, params, batch, dropout_key):
-        logits = self.model.apply(
-            {"params": params},
-            batch["tokens"],
-            dropout_key,
-            batch.get("segments"),
-            batch.get("prefix"),
-        )
-        return token_metrics(logits, batch["targets"], batch["mask"])
+        inputs = batch["tokens"], dropout_key, batch.get("segments"), batch.get("prefix")
+        scores = self.model.apply({"params": params}, *inputs, labels=batch["targets"])
+        return token_metrics(scores, batch["targets"], batch["mask"])
 
     # Data.
 
@@ -265,8 +260,9 @@ class LanguageModeling:
 
         @jax.jit
         def nats(params, batch):
-            logits = self.model.apply({"params": params}, batch["tokens"])
-            found = cross_entropy(logits, batch["targets"])
+            labels = batch["targets"]
+            scores = self.model.apply({"params": params}, batch["tokens"], labels=labels)
+            found = cross_entropy(scores, labels)
             return jnp.where(batch["mask"], found, 0.0).sum(axis=1)
 
         return nats

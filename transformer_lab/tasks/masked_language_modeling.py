@@ -151,6 +151,7 @@ class MaskedLanguageModeling(Reading):
     def _metrics(self, params, batch, dropout_key):
         """`loss` is the mean of the masked tokens' plus the mean of the sentences'."""
         types = batch["types"] if self.model_config.types > 1 else None
+        labels, chosen = batch["labels"], batch["chosen"]
         out = self.model.apply(
             {"params": params},
             batch["tokens"],
@@ -158,10 +159,10 @@ class MaskedLanguageModeling(Reading):
             types,
             dropout_key,
             places=batch["places"],
+            labels=labels,
         )
-        labels, chosen = batch["labels"], batch["chosen"]
         nats = masked_sum(cross_entropy(out["mlm"], labels), chosen)
-        right = (out["mlm"].argmax(axis=-1) == labels).astype(jnp.float32)
+        right = (out["mlm"].best == labels).astype(jnp.float32)
         found = {"loss": nats, "mlm_loss": nats, "mlm_accuracy": masked_sum(right, chosen)}
         if self.config.next_sentence:
             real, is_random = batch["tokens_mask"][:, 0], batch["is_random"]

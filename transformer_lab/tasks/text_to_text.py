@@ -207,9 +207,9 @@ class TextToText(Translation):
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Those of all, and the loss of each task."""
-        logits = self._logits(params, batch, None)
-        found = self._scored(logits, batch, 0.0)
-        nats = cross_entropy(logits, batch["target"])
+        scores = self._scores(params, batch, None)
+        found = self._scored(scores, batch, 0.0)
+        nats = cross_entropy(scores, batch["target"])
         for number, name in enumerate(self.parts):
             mine = (batch["task"] == number)[:, None] & batch["target_mask"]
             found[f"{name}_loss"] = masked_sum(nats, mask=mine)

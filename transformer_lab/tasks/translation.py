@@ -85,16 +85,16 @@ class Translation(Bucketed):
     def loss(
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
     ) -> dict[str, Pair]:
-        logits = self._logits(params, batch, dropout_key)
-        return {"loss": self._scored(logits, batch, self.config.label_smoothing)["loss"]}
+        scores = self._scores(params, batch, dropout_key)
+        return {"loss": self._scored(scores, batch, self.config.label_smoothing)["loss"]}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self._scored(self._logits(params, batch, None), batch, 0.0)
+        return self._scored(self._scores(params, batch, None), batch, 0.0)
 
-    def _scored(self, logits, batch, smoothing):
-        return token_metrics(logits, batch["target"], batch["target_mask"], smoothing)
+    def _scored(self, scores, batch, smoothing):
+        return token_metrics(scores, batch["target"], batch["target_mask"], smoothing)
 
-    def _logits(self, params, batch, dropout_key):
+    def _scores(self, params, batch, dropout_key):
         """Of each token from those before it, behind a start token in each of a row's segments."""
         target, segments = batch["target"], batch.get("target_segments")
         before = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
@@ -102,7 +102,7 @@ class Translation(Bucketed):
         shifted = jnp.where(first, self.tokenizer.bos_id, before)
         more = () if segments is None else (batch["source_segments"], segments)
         inputs = batch["source"], batch["source_mask"], shifted, dropout_key, *more
-        return self.model.apply({"params": params}, *inputs)
+        return self.model.apply({"params": params}, *inputs, labels=target)
 
     # Data.
 

@@ -6,12 +6,13 @@
         assets/           the tokenizer's files
         manifest.json     size and SHA-256 of every file above; written last, verified first
 
+Of several processes each hashes the files that it wrote, and the first one writes the manifest.
+
 A step without a manifest, or whose files differ from it, is not a checkpoint: it is passed over
 with a line that says so. Nothing in another directory is ever read, counted or deleted.
 """
 
 import concurrent.futures
-import hashlib
 import json
 import os
 import re
@@ -26,10 +27,12 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
+from transformer_lab.training.config import renamed
+from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge, own_files
 from transformer_lab.training.mesh import path_of
+from transformer_lab.training.peers import everyones, of_first, to_first
 
 STEP = re.compile(r"step_(\d{8})")
-MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Checkpoints:
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
         self._verified: dict[int, bool] = {}
+        self._saves = 0
 
     def save(
         self,
@@ -81,7 +85,13 @@ class Checkpoints:
         files = {f"assets/{name}": content for name, content in assets.items()}
         run = {"step": step, "data": data, "config": config, "base": base}
         files["run.json"] = json.dumps(run, indent=1).encode()
+        self._saves += 1
         self._pending = self._worker.submit(self._finish, step, directory, files)
+
+    def refuse_failure(self) -> None:
+        """LabError when the save under way has failed in this process already."""
+        if self._pending is not None and self._pending.done():
+            self._pending.result()
 
     def wait(self) -> None:
         """Until the last save is whole, in all processes; LabError when it failed."""
@@ -98,9 +108,12 @@ class Checkpoints:
             if jax.process_index() == 0:
                 for name, content in files.items():
                     write_atomically(directory / name, content)
-                write_atomically(directory / MANIFEST, _manifest(directory, files))
-                self._verified[step] = True
+            found = digests(directory, own_files(directory, files))
+            parts = to_first(f"manifest/{self._saves}", json.dumps(found))
+            if parts:
+                write_atomically(directory / MANIFEST, merge(parts))
                 self._retain()
+            self._verified[step] = True
         except Exception as error:
             raise _save_error(step, error) from error
 
@@ -119,16 +132,33 @@ class Checkpoints:
         names = (STEP.fullmatch(entry.name) for entry in self.root.iterdir() if entry.is_dir())
         return sorted(int(match[1]) for match in names if match)
 
-    def good_steps(self) -> list[int]:
-        """Steps that verify, oldest first; says which ones do not and why."""
+    def newest(self, count: int | None = None) -> list[int]:
+        """The newest steps that verify, `count` at most, oldest first; older ones are not read.
+
+        Says which steps do not verify and why. Several processes share the reading, so all ask.
+        """
         self.wait()
-        for step in self._steps():
+        good = []
+        for step in reversed(json.loads(of_first(lambda: json.dumps(self._steps())))):
+            if len(good) == count:
+                break
             if step not in self._verified:
-                fault = _fault(self._path(step))
-                self._verified[step] = fault is None
-                if fault:
-                    self.log(f"checkpoint step {step} is passed over: {fault}")
-        return [step for step in self._steps() if self._verified.get(step)]
+                self._verified[step] = self._verifies(step)
+            if self._verified[step]:
+                good.insert(0, step)
+        return good
+
+    def _verifies(self, step: int) -> bool:
+        fault = fault_of(self._path(step), jax.process_index(), jax.process_count())
+        faulty = [i for i, bad in enumerate(everyones(int(fault is not None))) if bad]
+        if faulty:
+            fault = fault or f"process {faulty[0]} found a fault in it"
+            self.log(f"checkpoint step {step} is passed over: {fault}")
+        return not faulty
+
+    def good_steps(self) -> list[int]:
+        """All steps that verify, oldest first."""
+        return self.newest()
 
     def damaged(self) -> list[int]:
         """Steps that were whole once and do not verify now."""
@@ -137,7 +167,7 @@ class Checkpoints:
 
     def array_bytes(self) -> int:
         """Bytes on disk of the newest good step's arrays."""
-        newest = (self._path(step) / "state" for step in self.good_steps()[-1:])
+        newest = (self._path(step) / "state" for step in self.newest(1))
         return sum(p.stat().st_size for path in newest for p in path.rglob("*") if p.is_file())
 
     def read(self, step: int) -> Saved:
@@ -150,7 +180,7 @@ class Checkpoints:
             step=step,
             directory=directory,
             data=run["data"],
-            config=run["config"],
+            config=renamed(run["config"]),
             assets={str(p.relative_to(assets)): p.read_bytes() for p in names},
             base=run.get("base"),
         )
@@ -190,9 +220,10 @@ class Checkpoints:
         return jax.tree.map(lambda x: x / len(steps), total) if len(steps) > 1 else total
 
     def close(self) -> None:
-        """Waits, and ends the worker."""
+        """Waits for this process's save, and ends the worker."""
         try:
-            self.wait()
+            if self._pending is not None:  # not `wait`: other processes may have failed
+                self._pending.result()
         finally:
             self._worker.shutdown()
             self._checkpointer.close()
@@ -211,38 +242,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
-
-
-def _digest(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {
-            "size": path.stat().st_size,
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-        }
-
-
-def _manifest(directory: Path, files: dict[str, bytes]) -> bytes:
-    paths = [p for p in (directory / "state").rglob("*") if p.is_file()]
-    paths += [directory / name for name in files]
-    entries = {str(p.relative_to(directory)): _digest(p) for p in sorted(paths)}
-    return json.dumps({"files": entries}, indent=1).encode()
-
-
-def _fault(directory: Path) -> str | None:
-    """Why a directory is no good checkpoint, or None."""
-    path = directory / MANIFEST
-    if not path.exists():
-        return f"no {MANIFEST} (its save did not finish)"
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["files"]
-        for name, entry in entries.items():
-            if not (directory / name).is_file():
-                return f"{name} is missing"
-            if _digest(directory / name) != entry:
-                return f"{name} differs from its manifest"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST} cannot be read ({error})"
-    return None if "run.json" in entries else "run.json is missing"
 
 
 def _compare(stored: Any, abstract: Any, name: str) -> None:

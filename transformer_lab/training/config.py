@@ -130,10 +130,12 @@ class Resolved:
     sections: dict[str, Any]  # the task's, by name
 
 
+# How a model is computed, which changes none of its numbers.
+COMPUTED = r"model\.(\w+\.)?(scan_layers|remat|attention_implementation)"
 # May change between the stops of one run without making it another run.
 FREE_ON_RESUME = (
     r"(steps|epochs|log_every|eval_every|save_every|keep|average|tensorboard)|mesh\..*|decode\..*|"
-    r"batch\.workers"
+    rf"batch\.workers|{COMPUTED}"
 )
 
 
@@ -166,6 +168,13 @@ def resolve(config: "ml_collections.ConfigDict") -> Resolved:
         task_kind=task_kind,
         sections=sections,
     )
+
+
+def renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """A stored config with the values that a setting has today: `remat` was once True or False."""
+    if isinstance(config.get("remat"), bool):
+        config = config | {"remat": "nothing" if config["remat"] else "off"}
+    return {k: renamed(v) if isinstance(v, dict) else v for k, v in config.items()}
 
 
 def fields_of(instance: Any) -> dict[str, Any]:

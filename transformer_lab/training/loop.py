@@ -1,10 +1,7 @@
 """The one training loop: evaluate, save, next batch, step, log, in this order for any task."""
 
-import contextlib
 import math
 import signal
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from transformer_lab import models
 from transformer_lab.errors import LabError
 from transformer_lab.layers.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
@@ -22,7 +20,9 @@ from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
-from transformer_lab.training.signals import Signals, agreed
+from transformer_lab.training.pace import Pace, Profile
+from transformer_lab.training.peers import everyones
+from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
 from transformer_lab.training.writers import MetricWriter, ProgressLine, log
 
@@ -70,10 +70,14 @@ class Trainer:
             task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt
         )
         everywhere = NamedSharding(mesh, P())
+        inputs = (inner, batch_sharding(mesh))
+        self._votes: dict[int, tuple[jax.Array, ...]] = {}
+        if jax.process_count() > 1:
+            step, inputs = _voting(step), (*inputs, NamedSharding(mesh, P(mesh.axis_names)))
         self.train_step = jax.jit(
             step,
             donate_argnums=0,
-            in_shardings=(inner, batch_sharding(mesh)),
+            in_shardings=inputs,
             out_shardings=(inner, everywhere),
         )
 
@@ -94,6 +98,15 @@ class Trainer:
             lambda trained, frozen: assemble(trained, frozen, adapt),
             out_shardings=self.param_shardings,
         )
+
+    def vote(self, number: int) -> tuple[jax.Array, ...]:
+        """What `train_step` takes besides when there are several processes: this one's signal."""
+        if jax.process_count() > 1 and number not in self._votes:
+            sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
+            own = lambda _: np.full(1, number, np.int32)  # noqa: E731
+            vote = jax.make_array_from_callback((self.mesh.size,), sharding, own)
+            self._votes[number] = (vote,)
+        return self._votes.get(number, ())
 
     def stack(self, state: TrainState) -> TrainState:
         """A canonical state as the step takes it."""
@@ -132,6 +145,19 @@ class Trainer:
         return values
 
 
+def _voting(step: Callable) -> Callable:
+    """The step with one more argument, a number a device; its metrics have the largest as "stop".
+
+    So all processes know of a signal that one of them has, at the same step, without waiting.
+    """
+
+    def voting(state, batch, votes):
+        state, metrics = step(state, batch)
+        return state, {**metrics, "stop": votes.max()}
+
+    return voting
+
+
 def train(
     trainer: Trainer,
     state: TrainState,
@@ -140,9 +166,10 @@ def train(
     config: dict[str, Any],
     saved: Saved | None,
     base: dict[str, Any] | None = None,
+    profile: int = 0,
 ) -> TrainState:
     """Runs from the state's step to the end. `config` and `base`, the record of where the frozen
-    leaves came from, are stored with each checkpoint."""
+    leaves came from, are stored with each checkpoint. `profile` is how many steps are traced."""
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
@@ -151,42 +178,52 @@ def train(
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
     progress = ProgressLine(total, start)
-    pending = _Pending(run, total, writer, progress, checkpoints)
+    pace = Pace(workdir, models.flops_a_token(task.model_config, trainer.param_shapes))
+    pending = _Pending(run, total, writer, progress, checkpoints, pace)
+    trace = Profile(workdir, start, profile)
 
     def save():
         data = {"content": task.fingerprint(), **batches.get_state()}
         checkpoints.save(step, trainer.canonical(state), data, config, assets, base)
+        pace.save()
 
     try:
-        with Signals() as signals:
-            stop = 0
+        with SIGNALS.held() as signals:
+            alone, first = jax.process_count() == 1, max(everyones(signals.received or 0))
             while True:
                 last = step >= total
-                if jax.process_count() == 1 or step % run.log_every == 0:
-                    stop = agreed(signals.received)
+                stop = (signals.received or 0) if alone else pending.stop or first
+                checkpoints.refuse_failure()
                 if step > start:
                     due_eval = step % run.eval_every == 0 or last
                     due_save = step % run.save_every == 0 or last or stop
                     if due_eval or due_save:
                         pending.read()
                     if due_eval and not stop:
-                        with pending.clock_stopped():
+                        with pace.stopped():
                             _evaluate(trainer, state, step, writer)
                     if due_save:
                         save()
                 if last or stop:
                     break
-                host = next(batches)
-                state, metrics = trainer.train_step(state, trainer.place(host))
+                with pace.waiting():
+                    host = next(batches)
+                state, metrics = trainer.train_step(
+                    state, trainer.place(host), *trainer.vote(signals.received or 0)
+                )
                 step += 1
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))
+                if line := trace.at(step, metrics):
+                    log(line)
             checkpoints.wait()
             if stop:
                 name = signal.Signals(stop).name
-                log(f"{name}: saved at step {step} of {total}; the same command resumes there")
-                sys.exit(128 + stop)
+                what = "saved" if step > start else "nothing new to save"
+                log(f"{name}: {what} at step {step} of {total}; the same command resumes there")
+                raise Stopped(128 + stop)
     finally:
+        trace.close()
         progress.close()
         writer.close()
         batches.close()
@@ -207,23 +244,15 @@ def _same_data(saved: Saved, fingerprint: str) -> dict[str, Any]:
 class _Pending:
     """The newest step's metrics, read once the next step is under way."""
 
-    def __init__(self, run, total, writer, progress, checkpoints):
+    def __init__(self, run, total, writer, progress, checkpoints, pace):
         self.run, self.total = run, total
         self.writer, self.progress, self.checkpoints = writer, progress, checkpoints
+        self.pace, self.stop = pace, 0
         self._waiting = None
-        self._since, self._counts = time.monotonic(), {}
 
     def put(self, step: int, metrics: dict[str, jax.Array], sizes: dict[str, int]) -> None:
         self._waiting = (step, metrics)
-        for name, count in {**sizes, "steps": 1}.items():
-            self._counts[name] = self._counts.get(name, 0) + count
-
-    @contextlib.contextmanager
-    def clock_stopped(self):
-        """What is done inside does not count in the rates."""
-        began = time.monotonic()
-        yield
-        self._since += time.monotonic() - began
+        self.pace.count(sizes)
 
     def read(self) -> None:
         if self._waiting is None:
@@ -231,8 +260,9 @@ class _Pending:
         step, metrics = self._waiting
         self._waiting = None
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self.stop = int(values.pop("stop", 0))
         if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
-            good = self.checkpoints.good_steps()
+            good = self.checkpoints.newest(1)
             raise LabError(
                 f"step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}; the "
                 f"last good checkpoint is {f'step {good[-1]}' if good else 'none'}. "
@@ -240,14 +270,8 @@ class _Pending:
             )
         text = None
         if step % self.run.log_every == 0 or step == self.total:
-            now = time.monotonic()
-            seconds = max(now - self._since, 1e-9)
-            rates = {f"{n}_per_second": c / seconds for n, c in self._counts.items()}
-            self._since, self._counts = now, {}
-            self.writer.write(step, {**values, **rates})
-            shown = "  ".join(
-                f"{r:,.{0 if r >= 10 else 2}f} {n.split('_')[0]}/s" for n, r in rates.items()
-            )
+            paces, shown = self.pace.read()
+            self.writer.write(step, {**values, **paces})
             text = f"loss {values['loss']:.4f}  {shown}  lr {values['learning_rate']:.2e}"
         self.progress.update(step, text)
 

@@ -1,5 +1,6 @@
 """A run on disk: its directory, its stored config, and how it is opened again."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -14,14 +15,17 @@ from transformer_lab.errors import LabError, read_json
 from transformer_lab.tasks.base import Params, Scores, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
 from transformer_lab.training.config import (
+    COMPUTED,
     FREE_ON_RESUME,
     Resolved,
     default_config,
     flatten,
+    renamed,
     resolve,
 )
 from transformer_lab.training.loop import Trainer, describe, final_scores, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple
+from transformer_lab.training.peers import refuse_differences, refuse_unshared
 from transformer_lab.training.results import RESULTS, write_results
 from transformer_lab.training.sources import (
     Source,
@@ -32,6 +36,7 @@ from transformer_lab.training.sources import (
     within,
 )
 from transformer_lab.training.state import TrainState
+from transformer_lab.training.version import code_version
 from transformer_lab.training.writers import MetricWriter, log, make_workdir, show_samples
 
 CONFIG = "config.json"
@@ -48,15 +53,19 @@ def run(
     init_from: str = "",
     init_pattern: str = ".*",
     init_into: str = "",
+    profile: int = 0,
 ) -> None:
     """Trains the config's run in a directory, new or resumed, and scores the finished model.
 
     A new one starts from the weights of `init_from` whose paths match; as the part of the model
-    that stands at `init_into`, if that is named.
+    that stands at `init_into`, if that is named. So many steps as `profile` says are traced.
     """
     resolved = resolve(config)
     stored = config.to_dict()
+    told = {f"config.{key}": value for key, value in flatten(stored).items()}
+    refuse_differences((code_version() if jax.process_count() > 1 else {}) | told)
     make_workdir(workdir)
+    refuse_unshared(workdir)
     checkpoints = Checkpoints(workdir, resolved.run.keep, log)
     try:
         saved = _newest(checkpoints)
@@ -75,6 +84,7 @@ def run(
         assets = saved.assets if saved else source.assets if source else None
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, assets, mesh), mesh)
+        refuse_differences(_content(trainer.task) if jax.process_count() > 1 else {})
         if saved and saved.step > trainer.steps:
             raise LabError(
                 f"{workdir} is at step {saved.step}, beyond the {trainer.steps} asked for: raise "
@@ -95,10 +105,17 @@ def run(
         if jax.process_index() == 0:
             (workdir / RESULTS).unlink(missing_ok=True)
             write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
-        state = train(trainer, state, workdir, checkpoints, stored, saved, base)
+        state = train(trainer, state, workdir, checkpoints, stored, saved, base, profile)
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
+
+
+def _content(task: Task) -> dict[str, str]:
+    """What the processes of a run must have in common beside their config."""
+    files = {f"the tokenizer's {name}": content for name, content in task.assets().items()}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return {"the data's fingerprint": task.fingerprint(), **digests}
 
 
 def _source(resolved: Resolved, saved: Saved | None, init_from: str, into: str) -> Source | None:
@@ -153,7 +170,7 @@ def _show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
 def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
     """Scores the test split with the mean of the last checkpoints, as the config says."""
     count = trainer.config.average
-    steps = checkpoints.good_steps()[-count:]
+    steps = checkpoints.newest(count)
     if count > 1 and steps:
         log(f"scores the mean of the checkpoints of steps {', '.join(map(str, steps))}")
         mean = checkpoints.average_params(steps, trainer.state_shardings.params)
@@ -244,12 +261,11 @@ def open_state(
             damaged = "only damaged checkpoints" if checkpoints.damaged() else "no checkpoint yet"
             raise LabError(f"{workdir} holds {damaged}: train it first, or bring one back")
         _refuse_model_changes(saved.config, config.to_dict())
-        steps = checkpoints.good_steps()
+        steps = checkpoints.newest(average or resolved.run.average)
         if not 0 <= average <= len(steps):
             raise LabError(f"--average={average}, but {workdir} has {len(steps)} good checkpoints")
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, saved.assets, mesh), mesh)
-        steps = steps[-(average or resolved.run.average) :]
         params = checkpoints.average_params(steps, trainer.state_shardings.params)
     finally:
         checkpoints.close()
@@ -262,7 +278,8 @@ def open_state(
 def _refuse_model_changes(previous: dict[str, Any], now: dict[str, Any]) -> None:
     old, new = _with_defaults(previous), _with_defaults(now)
     for key in sorted(old.keys() | new.keys()):
-        if key.startswith(("model.", "tokenizer.", "adapt.")) and old.get(key) != new.get(key):
+        weighs = key.startswith(("model.", "tokenizer.", "adapt."))
+        if weighs and not re.fullmatch(COMPUTED, key) and old.get(key) != new.get(key):
             raise LabError(
                 f"config.{key} = {new.get(key)!r}, but the checkpoint was trained with "
                 f"{old.get(key)!r}"
@@ -270,10 +287,10 @@ def _refuse_model_changes(previous: dict[str, Any], now: dict[str, Any]) -> None
 
 
 def _newest(checkpoints: Checkpoints) -> Saved | None:
-    good = checkpoints.good_steps()
-    return checkpoints.read(good[-1]) if good else None
+    good = checkpoints.newest(1)
+    return checkpoints.read(good[0]) if good else None
 
 
 def _read_config(workdir: Path) -> dict[str, Any] | None:
     path = workdir / CONFIG
-    return read_json(path) if path.exists() else None
+    return renamed(read_json(path)) if path.exists() else None

@@ -1,43 +1,67 @@
-"""A run that is told to stop."""
+"""A run that is told to stop: SIGTERM, Ctrl-C, and the SIGUSR1 and SIGUSR2 of schedulers.
 
+The module loads nothing heavy, so that an entry point can catch signals before anything else.
+"""
+
+import contextlib
+import os
 import signal
+import sys
 from typing import Any
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Stopped(SystemExit):
+    """All processes of the run stop together; the code is 128 + the signal's number."""
 
 
 class Signals:
-    """Turns SIGTERM and SIGINT into a flag; a second one acts at once."""
+    """What this process was told.
+
+    Once signals are caught, one of them ends the process with a line, for there is nothing to save.
+    While they are held it is noted in `received`, and the loop saves before it stops. A second
+    Ctrl-C acts at once; other signals may come twice, from a scheduler that repeats them.
+    """
 
     def __init__(self):
         self.received: int | None = None
-        self._old: dict[int, Any] = {}
+        self._holding, self._old, self._owner = False, {}, 0
 
-    def __enter__(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
+    def catch(self) -> None:
+        """From here on. Outside the main thread, where Python forbids it, nothing changes."""
+        self._owner = os.getpid()
+        for number in NUMBERS if not self._old else ():
             try:
                 self._old[number] = signal.signal(number, self._handle)
-            except ValueError:  # not the main thread: the caller's business
-                return self
-        return self
+            except ValueError:
+                return
 
-    def _handle(self, number, frame):
-        self.received = number
-        self.restore()
+    @contextlib.contextmanager
+    def held(self):
+        """Signals are noted inside; afterwards all is as it was before they were first caught."""
+        self.catch()
+        self._holding = True
+        try:
+            yield self
+        finally:
+            self._holding, self.received = False, None
+            for number, handler in self._old.items():
+                signal.signal(number, handler)
+            self._old = {}
 
-    def restore(self):
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        self._old = {}
+    def _handle(self, number: int, frame: Any) -> None:
+        if os.getpid() != self._owner:  # a forked worker: as if nobody had caught it
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif number == signal.SIGINT and (self.received or not self._holding):
+            raise KeyboardInterrupt
+        elif self._holding:
+            self.received = self.received or number
+        else:
+            name = signal.Signals(number).name
+            os.write(sys.__stderr__.fileno(), f"{name}: stopped, nothing to save\n".encode())
+            raise SystemExit(128 + number)
 
-    def __exit__(self, *_):
-        self.restore()
 
-
-def agreed(number: int | None) -> int:
-    """The largest that any process of the run has: what they all stop by, at the same step."""
-    if jax.process_count() == 1:
-        return number or 0
-    return int(multihost_utils.process_allgather(np.int32(number or 0)).max())
+SIGNALS = Signals()  # of this process

@@ -48,7 +48,7 @@ def open_source(init_from: str, step: int | None = None) -> Source:
         raise LabError(f"--init_from={init_from}: there is no such directory")
     checkpoints = Checkpoints(workdir, 1, log)
     try:
-        good = checkpoints.good_steps()
+        good = checkpoints.newest(1 if step is None else None)
         if not good:
             raise LabError(f"--init_from={init_from}: it holds no good checkpoint")
         saved = checkpoints.read(step if step in good else good[-1])

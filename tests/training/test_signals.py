@@ -1,0 +1,55 @@
+"""Signals: noted while a run holds them, acted upon at once before."""
+
+import os
+import signal
+
+import pytest
+
+from transformer_lab.training.signals import NUMBERS, Signals
+
+
+def kill(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_held_signal_is_noted_and_the_old_handlers_come_back(number):
+    before = [signal.getsignal(n) for n in NUMBERS]
+    signals = Signals()
+    with signals.held():
+        kill(number)
+        assert signals.received == number
+    assert [signal.getsignal(n) for n in NUMBERS] == before and signals.received is None
+
+
+def test_a_scheduler_may_repeat_itself_and_a_second_interrupt_acts_at_once():
+    signals = Signals()
+    with pytest.raises(KeyboardInterrupt), signals.held():
+        kill(signal.SIGUSR1)
+        kill(signal.SIGTERM)
+        assert signals.received == signal.SIGUSR1
+        kill(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_before_there_is_anything_to_save_a_signal_ends_the_process_with_a_line(capfd):
+    signals = Signals()
+    signals.catch()
+    with pytest.raises(SystemExit) as info:
+        kill(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        kill(signal.SIGINT)
+    with signals.held():
+        pass
+    assert info.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_forked_worker_dies_of_a_signal_as_if_nobody_had_caught_it():
+    signals = Signals()
+    with signals.held():
+        child = os.fork()
+        if child == 0:
+            kill(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM

@@ -1,0 +1,63 @@
+"""The list of a checkpoint's files with their sizes and SHA-256, which tells a whole one."""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+
+MANIFEST = "manifest.json"
+OWNER = re.compile(r"\bocdbt\.process_(\d+)/")  # Orbax: a directory of arrays a process
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        return {
+            "size": path.stat().st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
+
+
+def digests(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Sizes and SHA-256 of files, several at a time: hashing leaves the interpreter's lock."""
+    with concurrent.futures.ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        return dict(
+            zip(names, pool.map(lambda name: _digest(directory / name), names), strict=True)
+        )
+
+
+def own_files(directory: Path, files: dict[str, bytes]) -> list[str]:
+    """Those that this process wrote: its arrays; of process 0 also all that is nobody's."""
+    paths = [p for p in (directory / "state").rglob("*") if p.is_file()]
+    names = [str(p.relative_to(directory)) for p in paths] + list(files)
+    owner = {name: int(m[1]) if (m := OWNER.search(name)) else 0 for name in names}
+    return [name for name in names if owner[name] == jax.process_index()]
+
+
+def merge(parts: list[str]) -> bytes:
+    """The manifest of what all processes hashed."""
+    entries = {name: entry for part in parts for name, entry in json.loads(part).items()}
+    return json.dumps({"files": dict(sorted(entries.items()))}, indent=1).encode()
+
+
+def fault_of(directory: Path, part: int = 0, parts: int = 1) -> str | None:
+    """Why a directory is no good checkpoint, or None; of its files every `parts`-th is read."""
+    path = directory / MANIFEST
+    if not path.exists():
+        return f"no {MANIFEST} (its save did not finish)"
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["files"]
+        names = list(entries)[part::parts]
+        for name in names:
+            if not (directory / name).is_file():
+                return f"{name} is missing"
+        for name, digest in digests(directory, names).items():
+            if digest != entries[name]:
+                return f"{name} differs from its manifest"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read ({error})"
+    return None if "run.json" in entries else "run.json is missing"

@@ -1,0 +1,101 @@
+"""How fast a run goes: rates, waiting for data, use of the chips, goodput, traces."""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_lab.errors import LabError, read_json
+from transformer_lab.training.checkpoint import write_atomically
+from transformer_lab.training.chips import chip_of
+
+CLOCK = "clock.json"
+
+
+class Pace:
+    """Counts between two lines of the log; the clock since a run's first start is kept on disk."""
+
+    def __init__(self, workdir: Path, flops: float):
+        self._path, self._flops, chip = workdir / CLOCK, flops, chip_of(jax.devices()[0])
+        self._peak = chip.flops * jax.device_count() if chip else 0.0
+        self._clock = {"began": time.time(), "in_steps": 0.0}
+        with contextlib.suppress(LabError):  # a new run has none
+            self._clock |= read_json(self._path)
+        self._since, self._counts, self._waited, self._started = time.monotonic(), {}, 0.0, False
+        self._idle = 0.0  # seconds of this stretch that were compilation or waiting
+        self.save()
+
+    def count(self, sizes: dict[str, int]) -> None:
+        """One more step is under way, with so many examples and tokens."""
+        if not self._started:  # what went before was mostly compilation
+            self._started, self._idle = True, time.monotonic() - self._since
+        for name, count in {**sizes, "steps": 1}.items():
+            self._counts[name] = self._counts.get(name, 0) + count
+
+    @contextlib.contextmanager
+    def waiting(self):
+        """Inside, the run waits for a batch."""
+        began = time.monotonic()
+        yield
+        self._waited += time.monotonic() - began
+        self._idle += time.monotonic() - began if self._started else 0.0
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """What is done inside does not count in the rates."""
+        began = time.monotonic()
+        yield
+        self._since += time.monotonic() - began
+
+    def read(self) -> tuple[dict[str, float], str]:
+        """Values of the stretch of steps that ends here, and the same as words.
+
+        `goodput` is the share of the time since the run's first start, whatever it was stopped for,
+        that went into steps; `mfu` the share of the chips' peak that the model's own FLOPs made.
+        """
+        now = time.monotonic()
+        seconds, tokens = max(now - self._since, 1e-9), self._counts.get("tokens", 0)
+        values = {f"{n}_per_second": c / seconds for n, c in self._counts.items()}
+        words = [f"{r:,.{0 if r >= 10 else 2}f} {n.split('_')[0]}/s" for n, r in values.items()]
+        self._clock["in_steps"] += max(seconds - self._idle, 0.0)
+        values["data_seconds"] = self._waited
+        values["goodput"] = self._clock["in_steps"] / max(time.time() - self._clock["began"], 1e-9)
+        words += [f"data {self._waited:.2f} s", f"goodput {values['goodput']:.1%}"]
+        if self._peak and tokens:
+            values["mfu"] = self._flops * tokens / seconds / self._peak
+            words.append(f"MFU {values['mfu']:.1%}")
+        self._since, self._counts, self._waited, self._idle = now, {}, 0.0, 0.0
+        return values, "  ".join(words)
+
+    def save(self) -> None:
+        """Beside a checkpoint, so that steps which are lost with a process do not count."""
+        if jax.process_index() == 0:
+            write_atomically(self._path, json.dumps(self._clock).encode())
+
+
+class Profile:
+    """A trace of some steps for TensorBoard's profiler or Perfetto, once compilation is over."""
+
+    def __init__(self, workdir: Path, start: int, steps: int):
+        self._folder, self._steps = workdir / "profile", range(start + 3, start + 3 + steps)
+        self._running = False
+
+    def at(self, step: int, metrics: Any) -> str:
+        """Begins or ends the trace after this step; returns a line to say, or ""."""
+        if not self._running and step in self._steps:
+            jax.profiler.start_trace(str(self._folder))
+            self._running = True
+        elif self._running and step not in self._steps:
+            jax.block_until_ready(metrics)
+            self.close()
+            return f"a trace of {len(self._steps)} steps lies in {self._folder}"
+        return ""
+
+    def close(self) -> None:
+        """Ends the trace if it is under way."""
+        if self._running:
+            jax.profiler.stop_trace()
+        self._running = False
