@@ -88,10 +88,12 @@ class Bucketed:
         return self.train_plan.batches_per_epoch
 
     def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Of the longest examples; a task adds its columns, one row an example."""
-        longest = np.minimum(self.longest(), self.model_config.max_length)
+        """Of the longest examples that a batch holds; a task adds its columns."""
+        tokens, multiple = self.slots()
+        room = tokens // multiple // len(self.FIELDS)
+        longest = np.minimum(self.longest(), min(self.model_config.max_length, room))
         shape = np.broadcast_to(longest, len(self.FIELDS)).tolist()
-        rows, batch = rows_per_batch(shape, *self.slots()), {}
+        rows, batch = rows_per_batch(shape, tokens, multiple), {}
         for name, length in zip(self.FIELDS, shape, strict=True):
             batch |= shapes_of((rows, length), **{name: np.int32, f"{name}_mask": bool})
         return batch
