@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 from transformer_lab import models
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
-from transformer_lab.layers.stacked import stack_layers, unstack_layers
 from transformer_lab.ops.kernels import chosen
+from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
 from transformer_lab.training.adapting import assemble
 from transformer_lab.training.checkpoint import Checkpoints, Saved

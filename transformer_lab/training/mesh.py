@@ -17,8 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_lab.errors import LabError
-from transformer_lab.layers.stacked import LAYERS
 from transformer_lab.ops.layout import AXES, ROW_AXES
+from transformer_lab.ops.stacked import LAYERS
 from transformer_lab.training.config import MeshConfig
 
 Rules = Sequence[tuple[str, P]]
