@@ -1,10 +1,8 @@
 """Dense, norm and feed-forward as every block uses them."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
@@ -12,65 +10,11 @@ from jaxtyping import Array, Float, Int, Key
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.dropout import dropout
-from transformer_lab.ops.layout import constrain, current_mesh
+from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.losses import TokenScores, token_scores
 from transformer_lab.ops.norms import layer_norm
+from transformer_lab.ops.products import product
 from transformer_lab.ops.vocabulary_loss import blockwise_scores, worth_blocks
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def product(
-    x: Float[Array, "*batch i"],
-    kernel: Float[Array, "i o"],
-    names: tuple[str | None, str | None] = (None, None),
-    dtype: jnp.dtype | None = None,
-) -> Float[Array, "*batch o"]:
-    """x times a kernel that is read in the type of x; the sums come out in `dtype`, or that of x.
-
-    On a mesh the kernel is brought together where it is used, but for the dimensions that the
-    `names` of `ops.layout` split, and again on the way back, so that no layer's whole kernel
-    outlives its use. The kernel's gradient is summed in the kernel's own type, and scattered.
-    """
-    return _dot(x, _together(kernel, names, x.dtype), dtype)
-
-
-def _together(kernel, names, dtype):
-    return constrain(constrain(kernel.astype(dtype), *_apart(names)), *names)
-
-
-def _apart(names):
-    """How a kernel is stored: of two dimensions the one without a name is split by fsdp."""
-    rows, columns = names
-    return ("parts", columns) if rows is None else (rows, columns or "parts")
-
-
-def _product_forward(x, kernel, names, dtype):
-    return product(x, kernel, names, dtype), (x, kernel)
-
-
-def _product_backward(names, dtype, kept, back):
-    x, kernel = kept
-    back = back.astype(x.dtype)
-    of_x = _dot(back, _together(kernel, names, x.dtype).T, None)
-    over = tuple(range(x.ndim - 1))
-    if current_mesh() is None:  # see `_dot`
-        x, back, over = x.reshape(-1, x.shape[-1]), back.reshape(-1, back.shape[-1]), (0,)
-    contract = ((over, over), ((), ()))
-    of_kernel = jax.lax.dot_general(x, back, contract, preferred_element_type=kernel.dtype)
-    return of_x, constrain(of_kernel, *_apart(names))
-
-
-product.defvjp(_product_forward, _product_backward)
-
-
-def _dot(x, matrix, dtype):
-    """All rows of x as one matrix where there is one device: of an x with more dimensions XLA's CPU
-    backend (0.10) first writes a transposed copy of what comes back, a quarter of the step of
-    configs/t5_mixture.py. On a mesh the compiler could no longer tell rows from positions."""
-    rows = x if current_mesh() is not None else x.reshape(-1, x.shape[-1])
-    last = (((rows.ndim - 1,), (0,)), ((), ()))
-    out = jax.lax.dot_general(rows, matrix, last, preferred_element_type=dtype)
-    return out.reshape(*x.shape[:-1], matrix.shape[1])
 
 
 class Dense(nn.Module):

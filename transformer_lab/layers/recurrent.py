@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.layers.basic import product
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.products import product
 from transformer_lab.ops.recurrence import Cell, State, scan, zero_state
 
 INITS = ("orthogonal", "xavier_uniform", "identity")
@@ -112,7 +112,7 @@ class Recurrence(nn.Module):
         cfg, cell = self.config, self.config.recurrence
         low = lambda x: x.astype(cfg.compute_dtype)  # noqa: E731
         by_time = jnp.swapaxes(low(x), 0, 1)  # while x is small
-        products = product(by_time, low(self.input_kernel), dtype=jnp.dtype(jnp.float32))
+        products = product(by_time, low(self.input_kernel), None, jnp.dtype(jnp.float32))
         products = products + self.bias
         weights = {"kernel": low(self.recurrent_kernel)}
         if cfg.cell == "gru" and cfg.reset == "after":

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_lab.ops.layout import constrain, current_mesh, split_of
 from transformer_lab.ops.losses import TokenScores
+from transformer_lab.ops.products import kernel_gradient
 
 PIECES = 8192  # from so many on ...
 LOGITS = 2**27  # ... and from so many bytes of float32 logits on each device, blocks are worth it
@@ -115,9 +116,7 @@ def _backward(sizes, kept, gradients):
         if bias is not None:
             to_bias = put(to_bias, slopes.sum(axis=(0, 1)))
         slopes = constrain(slopes.astype(states.dtype), *TOKENS)
-        parts = _flat(slopes), _flat(states)
-        found = jnp.einsum("...v,...d->vd", *parts, preferred_element_type=jnp.float32)
-        found = constrain(constrain(found, *APART), *STORED)
+        found = constrain(kernel_gradient(slopes, states, APART, jnp.float32), *STORED)
         return to_states + _product(slopes, part), put(to_table, found), to_bias
 
     zeros = lambda x: None if x is None else jnp.zeros(x.shape, jnp.float32)  # noqa: E731
