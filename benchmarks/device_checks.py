@@ -14,8 +14,9 @@ import numpy as np
 
 from benchmarks.common import Size, make_batch, model_config
 from transformer_lab.models.encoder_decoder import EncoderDecoder
-from transformer_lab.ops.attention import attend, fused_attend
+from transformer_lab.ops.kernels import attention
 from transformer_lab.ops.losses import token_metrics
+from transformer_lab.ops.visibility import Visible
 
 SIZE = Size(2, 128, 4, 256, 500, rows=6, source=18, target=14)
 EXACT = 2e-5  # float32 products in full, summed in another order
@@ -57,9 +58,8 @@ def attention_run(implementation: str, inputs, mask, causal, cotangent):
     """The output, and the gradients of its product with the cotangent."""
 
     def output(query, key, value):
-        if implementation == "own":
-            return attend(query, key, value, mask, causal=causal)[0]
-        return fused_attend(query, key, value, mask, causal=causal, implementation=implementation)
+        seen = Visible(causal=causal, mask=mask)
+        return attention(query, key, value, seen, implementation=implementation)
 
     def total(query, key, value):
         return (output(query, key, value).astype(jnp.float32) * cotangent).sum()
@@ -76,7 +76,7 @@ def attention_checks(dtype: str) -> None:
     lengths = np.array([16, 9, 0])  # the last row of the batch has no key at all
     padding = (np.arange(16) < lengths[:, None])[:, None, None, :]
     below = np.tril(np.ones((16, 16), bool))
-    implementations = ["own", "xla"]
+    implementations = ["own", "chunked", "xla"]
     if jax.default_backend() == "gpu" and dtype != "float32":
         implementations.append("cudnn")
     bound = EXACT if dtype == "float32" else ROUNDED
@@ -131,7 +131,11 @@ def model_checks() -> None:
         "logits, cached against full decoding", cached_logits(plain, params, inputs), logits, 1e-4
     )
     want = loss_and_gradient(plain, params, batch)
-    for changes in ({"scan_layers": True}, {"remat": True}, {"scan_layers": True, "remat": True}):
+    for changes in (
+        {"scan_layers": True},
+        {"remat": "nothing"},
+        {"scan_layers": True, "remat": "nothing"},
+    ):
         got = loss_and_gradient(EncoderDecoder(replace(config, **changes)), params, batch)
         check(f"loss and gradient, {' and '.join(changes)} against plain", got, want, EXACT)
 

@@ -31,8 +31,6 @@ def read_config(path: str) -> tuple[DecoderConfig, int, int]:
     resolved = resolve(module.get_config())
     size = resolved.model.vocab_size or resolved.sections["tokenizer"].vocab_size
     model = replace(resolved.model, vocab_size=size)
-    if jax.default_backend() != "gpu" and model.attention_implementation == "cudnn":
-        model = replace(model, attention_implementation="xla")
     return model, resolved.sections["batch"].rows, resolved.sections["batch"].length
 
 
@@ -48,9 +46,9 @@ class SyntheticText:
         return self.model.init(key, jnp.zeros((1, 4), jnp.int32))["params"]
 
     def loss(self, params, batch, dropout_key):
-        logits = self.model.apply({"params": params}, batch["tokens"], dropout_key)
-        mask = batch["targets"] >= 0
-        return {"loss": token_metrics(logits, batch["targets"], mask)["loss"]}
+        inputs, targets = batch["tokens"], batch["targets"]
+        scores = self.model.apply({"params": params}, inputs, dropout_key, labels=targets)
+        return {"loss": token_metrics(scores, targets, targets >= 0)["loss"]}
 
 
 def compare(name: str, our_step, config, rows, length, rounds, steps, append) -> None:

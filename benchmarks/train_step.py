@@ -63,8 +63,8 @@ class SyntheticTranslation:
         start = jnp.full_like(target[:, :1], BOS)
         shifted = jnp.concatenate([start, target[:, :-1]], axis=1)
         inputs = batch["source"], batch["source_mask"], shifted
-        logits = self.model.apply({"params": params}, *inputs, dropout_key)
-        metrics = token_metrics(logits, target, batch["target_mask"], SMOOTHING)
+        scores = self.model.apply({"params": params}, *inputs, dropout_key, labels=target)
+        metrics = token_metrics(scores, target, batch["target_mask"], SMOOTHING)
         return {"loss": metrics["loss"]}
 
     def metrics(self, params, batch):

@@ -1,33 +1,51 @@
 """Any published decoder-only size by its name, with its learning rate and batch where stated.
 
-    python -m transformer_lab.train --config=configs/decoder.py:gpt3_125m --workdir=runs/gpt3_125m
+    python -m transformer_lab.train --config=configs/decoder.py:gpt3_1.3b --workdir=runs/gpt3_1.3b
+    python -m transformer_lab.inspect --compile --config=configs/decoder.py:gpt3_1.3b \
+        --topology=v5e:8x8
 
-`python -m transformer_lab.inspect --table=decoders` lists the names. The data are text files of
-yours or a prepared set of tensorflow-datasets (docs/data.md). None was run here.
+`python -m transformer_lab.inspect --table=decoders` lists the names. Mesh and micro-batches are for
+64 chips of TPU v5e up to 4e9 parameters, 64 of v5p up to 40e9, 512 of v5p beyond; the sizes for a
+CPU take what devices there are. On fewer devices set --config.mesh.tensor=1 and, where the rows no
+longer divide, --config.batch.rows. The data are text files of yours or a prepared set of
+tensorflow-datasets (docs/data.md). None was run here.
 """
 
 from dataclasses import replace
 
 from transformer_lab.errors import LabError, nearest
+from transformer_lab.models.costs import matmul_parameters
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.training.config import default_config, fields_of
+
+# Up to so many parameters: the devices that split rows and weights, those that split heads.
+MESHES = ((4e9, 64, 1), (40e9, 64, 1), (float("inf"), 128, 4))
+TOKENS = 8192  # of a micro-batch on one device, at most
 
 
 def get_config(arg: str = "gpt2_small"):
     """`arg` is the name of a preset."""
     if arg not in DECODERS:
         raise LabError(f'configs/decoder.py:"{arg}" is unknown{nearest(arg, DECODERS)}')
-    preset = DECODERS[arg]
-    config = default_config(model="decoder", task="language_modeling")
-    config.model.update(fields_of(replace(preset.config, dtype="bfloat16")))
+    preset, config = DECODERS[arg], default_config(model="decoder", task="language_modeling")
+    size, length = preset.config, preset.config.max_length
+    on_cpu = arg.startswith("cpu")
+    config.model.update(fields_of(replace(size, dtype="bfloat16")))
     config.model.vocab_size = None  # the tokenizer's real size
     config.data.update(source="tfds", tfds_name="lm1b")
-    config.tokenizer.update(kind="byte_bpe", vocab_size=preset.config.vocab_size, lossless=True)
-    config.batch.length = preset.config.max_length
-    config.batch.rows = max(
-        8, (preset.batch_tokens or 500_000) // preset.config.max_length // 8 * 8
-    )
-    config.steps = int((preset.trained_tokens or 3e11) / config.batch.rows / config.batch.length)
+    config.tokenizer.update(kind="byte_bpe", vocab_size=size.vocab_size, lossless=True)
+    config.batch.update(length=length, rows=32)
+    if not on_cpu:
+        fsdp, tensor = next(m[1:] for m in MESHES if matmul_parameters(size) <= m[0])
+        config.mesh.update(data=1, fsdp=-1, tensor=tensor)
+        config.model.vocab_multiple = 128
+        a_device = max(1, round((preset.batch_tokens or 500_000) / length / fsdp))
+        parts = -(-a_device * length // TOKENS)
+        config.micro_batches = parts
+        config.batch.rows = fsdp * parts * -(-a_device // parts)
+    if size.layers > 12:
+        config.model.update(scan_layers=True, remat="nothing")
+    config.steps = int((preset.trained_tokens or 3e11) / config.batch.rows / length)
     config.optimizer.update(
         learning_rate=preset.learning_rate or 3e-4,
         schedule="cosine",

@@ -1,11 +1,10 @@
-"""GPT-2 small (Radford 2019): 124 M parameters, bfloat16, cuDNN attention, one GPU or many.
+"""GPT-2 small (Radford 2019): 124 M parameters, bfloat16, one GPU or TPU or many.
 
     python -m transformer_lab.train --config=configs/gpt2_small.py --workdir=runs/gpt2_small \
         --config.data.path=FOLDER_OF_TEXT
     python -m benchmarks.train_step --config=configs/gpt2_small.py
 
-Recipe of the GPT-3 paper's smallest size (Brown 2020, table 2.1). Not trained here so far; on a
-TPU or a CPU set --config.model.attention_implementation=xla.
+Recipe of the GPT-3 paper's smallest size (Brown 2020, table 2.1). Not trained here so far.
 """
 
 from dataclasses import replace
@@ -21,7 +20,6 @@ def get_config(arg: str = ""):
     config.model.update(fields_of(size))
     config.model.update(
         dtype="bfloat16",
-        attention_implementation="cudnn",
         attention_dropout=0.0,
         dropout=0.0,
     )

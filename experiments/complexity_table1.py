@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 
 from transformer_lab.ops import recurrence
 from transformer_lab.ops.attention import attend, local_attend
+from transformer_lab.ops.visibility import Visible
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import vary
 
@@ -62,7 +63,7 @@ def layer(kind: str, x, weights):
         )
     heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
     if kind == "window":
-        return local_attend(heads, heads, heads, window=WINDOW)
+        return local_attend(heads, heads, heads, Visible(window=WINDOW))
     return attend(heads, heads, heads)[0]
 
 

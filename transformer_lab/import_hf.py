@@ -98,7 +98,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     trainer = Trainer(
         resolved.run, runs.build_task(resolved, run_assets(model, tokenizer), mesh), mesh
     )
-    state = trainer.with_params(trainer.init(), model.params)
+    state = trainer.canonical(trainer.with_params(trainer.init(), model.params))
     checkpoints = Checkpoints(make_workdir(path), resolved.run.keep, log)
     try:
         # No data was read, so there is no position in it.

@@ -5,9 +5,11 @@ figures, what training costs a token and what a decoding cache holds of one) and
 each kind of positions can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4
 [--tokens=300e9]` adds the days that training takes. `--config=FILE` shows one config's model
 instead. `--table=adapting --init_from=hf:DIR` (or a run) shows what each way of adapting that
-model keeps in memory.
+model keeps in memory. `--config=FILE --compile --topology=v5e:8x8` compiles the run's train step
+for devices that need not be there and says what a step costs (docs/scale.md).
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,7 @@ from transformer_lab.layers import position_table
 from transformer_lab.layers.config import CHOICES
 from transformer_lab.models import costs, family, parameter_shapes, presets
 from transformer_lab.tasks.base import count_parameters
+from transformer_lab.training.compiling import compile_step
 from transformer_lab.training.config import METHODS, AdaptConfig, OptimizerConfig, resolve
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.sources import open_source
@@ -40,6 +43,10 @@ flags.DEFINE_integer("devices", None, "How many devices train; adds the days tha
 flags.DEFINE_float("peak_tflops", None, "Of one device, in 10^12 FLOP/s.")
 flags.DEFINE_float("utilisation", 0.4, "Share of the peak that the model's own FLOPs make.")
 flags.DEFINE_float("tokens", None, "To train on; without it what the paper trained on.")
+flags.DEFINE_boolean("compile", False, "Compiles the config's train step; allocates nothing.")
+flags.DEFINE_string("topology", "cpu:8", "Of --compile: v5e:8x8, 2*v5e:8x8 (slices), cpu:8.")
+flags.DEFINE_string("chip", "", "Of --compile: whose rates are taken on simulated devices: H100.")
+flags.DEFINE_boolean("json", False, "Of --compile: one line of JSON.")
 flags.DEFINE_string("init_from", "", "Of --table=adapting: a run, or hf:DIR.", allow_override=True)
 
 
@@ -47,6 +54,10 @@ def main(_: list[str]) -> None:
     name = flags.FLAGS.table
     if name not in TABLES:
         raise LabError(f'--table="{name}" is unknown{nearest(name, TABLES)}')
+    if flags.FLAGS.compile:
+        found = compile_step(resolve(cli.get_config()), flags.FLAGS.topology, flags.FLAGS.chip)
+        print(json.dumps(found)) if flags.FLAGS.json else show_compiled(found)
+        return
     if flags.FLAGS.config is not None:
         resolved = resolve(cli.get_config())
         if getattr(resolved.model, "vocab_size", 0) is None:
@@ -158,10 +169,34 @@ def show(rows: Iterable[Row]) -> None:
     table = Table()
     names = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
     for name in names:
-        table.add_column(name, no_wrap=name not in ("source", "note"))
+        table.add_column(name, no_wrap=name not in ("source", "note", "from"))
     for row in rows:
         table.add_row(*(row[name] for name in names))
     Console(width=None if Console().is_terminal else 220).print(table)
+
+
+def show_compiled(found: dict[str, Any]) -> None:
+    """What a compiled step costs, and its largest arrays."""
+    names = {"mfu": "model FLOPs utilisation, at most"}
+    rows = []
+    for name, value in found.items():
+        if name in ("largest", "collectives", "seconds"):
+            continue
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = f"{value:,}"
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        rows.append({"of one device, a step": names.get(name, name.replace("_", " ")), "": text})
+    for kind, entry in found["collectives"].items():
+        text = f"{entry['bytes']:,} bytes in {entry['count']:,}"
+        rows.append({"of one device, a step": kind, "": text})
+    for kind, value in found.get("seconds", {}).items():
+        rows.append({"of one device, a step": f"seconds of {kind}", "": f"{value:.4g}"})
+    show(rows)
+    if found["largest"]:
+        show({key: f"{x:,}" if key == "bytes" else str(x) for key, x in one.items()}
+             for one in found["largest"])  # fmt: skip
+    elif not found["fits"]:
+        print("it does not fit; --topology=cpu:N of as many devices shows the largest arrays")
 
 
 def _costs(kind: str, config: Any) -> Row:

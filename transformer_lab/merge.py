@@ -47,7 +47,7 @@ def write_run(config: ConfigDict, opened: Trainer, params: Any, target: Path) ->
     # The optimizer's patterns may be about leaves that the whole model lacks.
     config.adapt, config.optimizer = asdict(AdaptConfig()), asdict(OptimizerConfig())
     trainer = Trainer(resolve(config).run, opened.task, opened.mesh)
-    state = trainer.with_params(trainer.init(), params)
+    state = trainer.canonical(trainer.with_params(trainer.init(), params))
     checkpoints, stored = Checkpoints(make_workdir(target), 1, log), config.to_dict()
     try:
         # No data was read, so there is no position in it.

@@ -11,6 +11,7 @@ import pytest
 from transformer_lab.errors import LabError
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.stack import Stack
+from transformer_lab.ops.visibility import Visible
 
 TORCH = np.load(Path(__file__).parents[1] / "fixtures" / "torch_stacks.npz")
 
@@ -70,7 +71,7 @@ def test_encoder_and_decoder_equal_pytorch(norm_place, activation):
     )
     variant = f"{norm_place}_{activation}"
     source_mask, target_mask = TORCH["source_mask"], TORCH["target_mask"]
-    keys = jnp.asarray(source_mask)[:, None, None, :]
+    keys = Visible(keys=jnp.asarray(source_mask))
     encoder = torch_params("encoder", norm_place)
     memory, captured = Stack(config, 2).apply(
         encoder, jnp.asarray(TORCH["source"]), keys, mutable="intermediates"
@@ -88,7 +89,7 @@ def test_encoder_and_decoder_equal_pytorch(norm_place, activation):
         torch_params("decoder", norm_place),
         jnp.asarray(TORCH["target"]),
         memory=jnp.asarray(want),
-        memory_mask=keys,
+        memory_seen=keys,
     )
     want = TORCH[f"{variant}/decoder_output"]
     np.testing.assert_allclose(out[target_mask], want[target_mask], atol=1e-5)
@@ -111,15 +112,15 @@ VARIANTS = {
 def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
     x = jax.random.normal(jax.random.key(1), (2, 6, 12))
     memory = jax.random.normal(jax.random.key(2), (2, 7, 12))
-    mask = (jnp.arange(7) < jnp.array([[7], [4]]))[:, None, None]
+    seen = Visible(keys=jnp.arange(7) < jnp.array([[7], [4]]))
 
     def run(**switches):
         config = StackConfig(**SMALL, **VARIANTS[variant], **switches)
         stack = Stack(config, 3, causal=True, cross=True)
-        params = stack.init(jax.random.key(0), x, memory=memory, memory_mask=mask)
+        params = stack.init(jax.random.key(0), x, memory=memory, memory_seen=seen)
 
         def loss(params):
-            keywords = {"memory": memory, "memory_mask": mask, "dropout_key": jax.random.key(3)}
+            keywords = {"memory": memory, "memory_seen": seen, "dropout_key": jax.random.key(3)}
             out = stack.apply(params, x, **keywords)
             return (out * jnp.arange(12.0)).sum() / 100
 
@@ -127,7 +128,11 @@ def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
         return params, value, gradient
 
     plain = run()
-    for switches in ({"scan_layers": True}, {"remat": True}, {"scan_layers": True, "remat": True}):
+    for switches in (
+        {"scan_layers": True},
+        {"remat": "nothing"},
+        {"scan_layers": True, "remat": "nothing"},
+    ):
         params, value, gradient = run(**switches)
         jax.tree.map(np.testing.assert_array_equal, params, plain[0])
         np.testing.assert_allclose(value, plain[1], rtol=1e-5)
@@ -222,10 +227,9 @@ def test_a_window_by_blocks_is_that_of_the_mask_and_captures_its_weights(causal,
     )  # fmt: skip
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, 9, 12)), jnp.float32)
-    mask = (jnp.arange(9) < jnp.array([[9], [5]]))[:, None, None]
+    mask = Visible(keys=jnp.arange(9) < jnp.array([[9], [5]]))
     stack = Stack(config, 2, causal=causal)
     params = stack.init(jax.random.key(0), x)
-    assert config.is_local(9) and not replace(config, attention_implementation="xla").is_local(9)
     masked = Stack(replace(config, attention_implementation="xla"), 2, causal=causal)
     want = masked.apply(params, x, mask)
     np.testing.assert_allclose(stack.apply(params, x, mask), want, atol=1e-5)

@@ -12,8 +12,8 @@ from transformer_lab.errors import LabError
 from transformer_lab.layers.config import CHOICES, RELATIVE
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models.decoder import DecoderConfig, build, positions_within
-from transformer_lab.ops.attention import same_segment
 from transformer_lab.ops.losses import cross_entropy
+from transformer_lab.ops.visibility import Visible
 from transformer_lab.training.config import MeshConfig
 from transformer_lab.training.mesh import make_mesh, shardings
 
@@ -182,7 +182,9 @@ def test_positions_count_from_the_first_token_of_each_segment():
 
 
 def test_padding_is_attended_by_nobody_and_a_segment_by_itself():
-    (mask,) = same_segment(jnp.array([[1, 2, 2, 0, 0]]))[0]
+    segments = jnp.array([[1, 2, 2, 0, 0]])
+    seen = Visible(query_segments=segments, key_segments=segments)
+    (mask,) = seen.dense(jnp.arange(5), jnp.arange(5))[0]
     want = np.zeros((5, 5), bool)
     want[0, 0] = want[1:3, 1:3] = True
     np.testing.assert_array_equal(mask, want)

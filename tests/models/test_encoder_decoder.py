@@ -11,6 +11,7 @@ from jax.tree_util import tree_leaves_with_path as tree_leaves
 from transformer_lab.errors import LabError
 from transformer_lab.models import parameter_shapes, presets
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer_lab.ops.visibility import Visible
 
 CONFIG = EncoderDecoderConfig(
     layers=2,
@@ -49,7 +50,7 @@ def test_a_token_changes_no_logit_before_it_and_both_sides_of_an_encoder(positio
     def _decoded(m, t, noise):
         memory = m.encode(SOURCE[:1], MASK[:1])
         x = m._embed(t, "target", jnp.arange(5)[None], None) + noise
-        states = m.decoder(x, memory=memory, memory_mask=MASK[:1][:, None, None])
+        states = m.decoder(x, memory=memory, memory_seen=Visible(keys=MASK[:1]))
         return m.logits(states)[0]
 
     def encode(noise):

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_lab.ops.attention import attend, causal_mask, fused_attend, local_attend, visible
+from tests.ops.visible_cases import CASES, assert_equal, plain
+from tests.ops.visible_cases import arrays as few_heads
+from transformer_lab.ops.attention import attend, fused_attend, local_attend, local_holds
+from transformer_lab.ops.visibility import Visible, visible
 
 
 def arrays(b=2, n=6, k=3, t=5, s=7, h=4, seed=0):
@@ -43,7 +46,7 @@ def test_every_head_count_equals_the_formula(kv_heads, implementation):
         expected = np.broadcast_to(mask.any(-1), weights.shape[:3])
         np.testing.assert_allclose(weights.sum(-1), expected, atol=1e-6)
     else:
-        got = fused_attend(query, key, value, jnp.asarray(mask), implementation="xla")
+        got = fused_attend(query, key, value, Visible(mask=jnp.asarray(mask)))
     np.testing.assert_allclose(got, want, atol=2e-6)
 
 
@@ -52,7 +55,7 @@ def test_a_row_without_keys_is_zero_and_leaves_the_others_bit_equal(implementati
     query, key, value = arrays(k=6)
     run = {
         "own": lambda q, m: attend(q, key, value, m)[0],
-        "xla": lambda q, m: fused_attend(q, key, value, m, implementation="xla"),
+        "xla": lambda q, m: fused_attend(q, key, value, Visible(mask=m)),
     }[implementation]
     full = jnp.ones((2, 1, 5, 7), bool)
     empty = full.at[1, 0, 2].set(False)
@@ -67,16 +70,20 @@ def test_a_row_without_keys_is_zero_and_leaves_the_others_bit_equal(implementati
     assert (gradient[1, :, 2] == 0).all()
 
 
-def test_causal_equals_its_mask_and_an_offset_moves_it():
-    query, key, value = arrays(k=6, t=7)
-    mask = causal_mask(7, 7)[None, None]
-    np.testing.assert_array_equal(mask[0, 0], np.tril(np.ones((7, 7), bool)))
-    np.testing.assert_array_equal(causal_mask(2, 7, 4), np.tril(np.ones((7, 7), bool))[4:6])
-    explicit, _ = attend(query, key, value, mask)
-    flagged, _ = attend(query, key, value, causal=True)
-    np.testing.assert_array_equal(explicit, flagged)
-    fused = fused_attend(query, key, value, causal=True, implementation="xla")
-    np.testing.assert_allclose(fused, explicit, atol=2e-6)
+def test_a_causal_query_sees_no_later_key_and_an_offset_moves_it():
+    lower = np.tril(np.ones((7, 7), bool))
+    whole = Visible(causal=True).dense(jnp.arange(7), jnp.arange(7))
+    np.testing.assert_array_equal(whole[0, 0], lower)
+    np.testing.assert_array_equal(
+        visible(4 + jnp.arange(2), jnp.arange(7), causal=True), lower[4:6]
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_jax_own_function_equals_plain_attention_in_values_and_gradients(case):
+    seen = Visible(**CASES[case])
+    inputs = few_heads()
+    assert_equal(lambda *x: fused_attend(*x, seen), plain(seen), inputs)
 
 
 def test_bias_and_scale_enter_the_scores():
@@ -94,37 +101,26 @@ def test_scores_and_softmax_stay_float32_under_bfloat16():
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(
-    ("t", "window", "masked"),
-    [(10, 3, None), (12, 4, (2, 1, 1)), (11, 5, (2, 1, 11)), (7, 1, None), (9, 2, (1, 6, 9))],
-)
-def test_a_window_by_blocks_equals_its_mask_over_all_keys(t, window, masked, causal):
-    inputs = arrays(t=t, s=t)
-    near = visible(jnp.arange(t), jnp.arange(t), causal=causal, window=window)[None, None]
-    mask = None
-    if masked is not None:
-        mask = jnp.asarray(np.random.default_rng(1).random((*masked, t)) < 0.6)
+NARROW = [case for case in CASES if local_holds(*few_heads()[:2], Visible(**CASES[case]))]
 
-    def whole(*inputs):
-        return attend(*inputs, near if mask is None else near & mask)[0]
 
-    def by_blocks(*inputs):
-        return local_attend(*inputs, mask, window=window, causal=causal)
+@pytest.mark.parametrize("case", NARROW)
+def test_a_window_by_blocks_equals_its_mask_over_all_keys(case):
+    seen = Visible(**CASES[case])
+    assert_equal(lambda *x: local_attend(*x, seen), plain(seen), few_heads())
 
-    np.testing.assert_allclose(by_blocks(*inputs), whole(*inputs), atol=1e-6)
-    gradients = [
-        jax.grad(lambda *x: jnp.sin(f(*x)).sum(), argnums=(0, 1, 2))(*inputs)  # noqa: B023
-        for f in (by_blocks, whole)
-    ]
-    for got, want in zip(*gradients, strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-6)
+
+def test_a_window_by_blocks_is_for_short_windows_and_what_it_knows():
+    assert set(NARROW) == {case for case in CASES if "window" in case}
+    query, key, _ = few_heads()
+    assert not local_holds(query, key, Visible(window=12))  # longer than half the row
+    assert not local_holds(query, key[:, :, :20], Visible(window=5))
 
 
 def test_a_windows_cost_grows_with_the_length_and_not_with_its_square():
     def operations(t, **window):
         shapes = [jax.ShapeDtypeStruct((1, 2, t, 8), jnp.float32)] * 3
-        run = lambda *x: local_attend(*x, **window) if window else attend(*x)[0]  # noqa: E731
+        run = lambda *x: local_attend(*x, Visible(**window)) if window else attend(*x)[0]  # noqa: E731
         return jax.jit(run).lower(*shapes).cost_analysis()["flops"]
 
     assert operations(1024, window=16) / operations(512, window=16) == pytest.approx(2, rel=0.02)

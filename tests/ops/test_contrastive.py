@@ -16,9 +16,10 @@ from transformer_lab.ops.contrastive import (
     sigmoid_loss,
     softmax_loss,
 )
+from transformer_lab.ops.layout import ROW_AXES
 from transformer_lab.ops.pooling import normalize
 from transformer_lab.training.config import MeshConfig
-from transformer_lab.training.mesh import BATCH_AXES, make_mesh
+from transformer_lab.training.mesh import make_mesh
 
 ONES = jnp.ones(4, bool)
 
@@ -48,7 +49,7 @@ def test_case_9_the_same_loss_and_gradients_on_any_devices_in_blocks(sizes):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             return with_gradients(chunked_softmax_loss, mask)(*arguments)
 
-    rows = NamedSharding(mesh, P(BATCH_AXES))
+    rows = NamedSharding(mesh, P(ROW_AXES))
     compiled = jax.jit(run, in_shardings=(rows, rows, NamedSharding(mesh, P())))
     found = compiled(images, texts, jnp.float32(3))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=5e-6), found, want)

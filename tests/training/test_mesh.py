@@ -13,7 +13,8 @@ KERNEL = {"query": {"kernel": jax.ShapeDtypeStruct((8, 6), "float32")}}
 
 
 def test_minus_one_takes_the_rest_of_the_devices():
-    assert dict(make_mesh(MeshConfig(-1, 2, 2)).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    sizes = {"slice": 1, "data": 2, "fsdp": 2, "expert": 1, "sequence": 1, "tensor": 2}
+    assert dict(make_mesh(MeshConfig(-1, 2, 2)).shape) == sizes
     assert make_mesh(MeshConfig(1, -1, 1)).shape["fsdp"] == 8
 
 

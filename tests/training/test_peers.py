@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from configs.smoke import get_config
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
 from transformer_lab.training import peers, runs
+from transformer_lab.training.config import resolve
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -58,8 +61,14 @@ def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same
     tmp_path,
     capfd,
 ):
+    config = get_config()
+    config.data.test_size = 20
+    found = resolve(config)
+    plan = Plan("translation", found.sections["data"], found.sections["tokenizer"])
+    prepare(plan, tmp_path / "data", [].append)  # each process reads its own rows of it
+    more = "--config.data.source=shards", f"--config.data.path={tmp_path / 'data'}"
     where = address()
-    pair = [train(tmp_path / "two", f"--peers={where},2,{i}") for i in range(2)]
+    pair = [train(tmp_path / "two", f"--peers={where},2,{i}", *more) for i in range(2)]
     begun = []
     while not begun or not begun[-1].startswith("step 4/"):
         begun.append(pair[0].stderr.readline())
@@ -74,9 +83,9 @@ def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same
         str(p.relative_to(saved)) for p in saved.rglob("*") if p.is_file()
     }
     config = get_config()  # on this process's eight devices
-    config.update_from_flattened_dict(
-        {k.removeprefix("config."): v for k, v in SETTINGS.items() if k != "config"}
-    )
+    settings = {k.removeprefix("config."): v for k, v in SETTINGS.items() if k != "config"}
+    places = {"data.source": "shards", "data.path": str(tmp_path / "data")}
+    config.update_from_flattened_dict(settings | places)
     runs.run(config, tmp_path / "two")
     assert f"resumes at step {int(saved.name[5:])} of 40" in capfd.readouterr().err
     runs.run(config, tmp_path / "one")

@@ -9,9 +9,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.tiny import make_trainer, tiny_config
+from transformer_lab.ops.layout import ROW_AXES
 from transformer_lab.ops.losses import masked_sum
 from transformer_lab.training.config import MeshConfig, OptimizerConfig
-from transformer_lab.training.mesh import AXES, make_mesh
+from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.state import TrainState, loss_and_gradient, make_train_step
 
@@ -73,7 +74,7 @@ def gradients(parts, mesh, dropout=0.0, rows=None):
         model__dropout=dropout,
         model__norm_place="pre",
         batch__tokens_per_batch=300,
-        **{f"mesh.{axis}": size for axis, size in zip(AXES, mesh, strict=True)},
+        **{f"mesh.{a}": n for a, n in zip(("data", "fsdp", "tensor"), mesh, strict=True)},
     )
     trainer = make_trainer(config, int(np.prod(mesh)))
     host = next(trainer.task.train_batches())
@@ -167,7 +168,7 @@ def test_dropout_differs_between_steps_and_micro_batches():
 def test_batch_rows_lie_on_data_and_fsdp():
     trainer = make_trainer(tiny_config(**{"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}))
     batch = trainer.place(next(trainer.task.train_batches()))
-    assert batch["source"].sharding == NamedSharding(trainer.mesh, P(("data", "fsdp")))
+    assert batch["source"].sharding == NamedSharding(trainer.mesh, P(ROW_AXES))
     query = trainer.state_shardings.params["encoder"]["layer_0"]["attention"]["query"]["kernel"]
     assert query.spec == P("fsdp", "tensor")
 

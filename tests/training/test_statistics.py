@@ -21,7 +21,7 @@ CONFIG = CNNConfig(stages=(1,), width=4, stem="small", image_size=(4, 4), channe
 class Pictures:
     """A task on random images; every batch ends in rows of padding."""
 
-    model = build(CONFIG)
+    model, model_config = build(CONFIG), CONFIG
 
     def unused(self):
         """Of what the loop asks for besides."""

@@ -3,13 +3,16 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.layers.basic import dense, joined
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places
-from transformer_lab.ops.attention import attend, fused_attend, local_attend
+from transformer_lab.ops.attention import attend
+from transformer_lab.ops.kernels import attention
+from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.positions import rope_frequencies, rotate, sinusoids
+from transformer_lab.ops.visibility import ALL, Visible
 
 KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, values: [B, K, S, H]
 
@@ -22,13 +25,12 @@ class Attention(nn.Module):
     """
 
     config: StackConfig
-    causal: bool = False
 
     def setup(self):
         cfg = self.config
         bias, keys = cfg.attention_bias and cfg.qkv_bias, cfg.key_value_heads * cfg.head_dim
         self.query = dense(cfg, cfg.heads * cfg.head_dim, bias, "query")
-        self.key, self.value = dense(cfg, keys, bias), dense(cfg, keys, bias, "value")
+        self.key, self.value = (dense(cfg, keys, bias, role) for role in ("key", "value"))
         self.out = dense(cfg, cfg.width, cfg.attention_bias, "out")
         if cfg.positions == "transformer_xl":
             shape = (cfg.heads, cfg.head_dim)
@@ -48,7 +50,7 @@ class Attention(nn.Module):
         self,
         x: Float[Array, "b t d"],
         key_value: KeyValue | None = None,
-        mask: Bool[Array, "#b #n #t s"] | None = None,
+        seen: Visible = ALL,
         dropout_key: Key[Array, ""] | None = None,
         places: Places | None = None,
         bias: Float[Array, "#b #n #t s"] | None = None,
@@ -57,20 +59,18 @@ class Attention(nn.Module):
         which may differ from the width of x."""
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
-            if self.config.is_local(x.shape[1]) and not self._captures():
-                return self._near(self._queries(x, places), key_value, mask, dropout_key)
-        return self._mix(self._queries(x, places), key_value, mask, dropout_key, places, bias)
+        return self._mix(self._queries(x, places), key_value, seen, dropout_key, places, bias)
 
     def step(
         self,
         x: Float[Array, "b t d"],
         cache: KeyValue | None,
         index: Int[Array, ""],
-        mask: Bool[Array, "#b #n #t s"] | None,
+        seen: Visible,
         places: Places,
         bias: Float[Array, "#b #n #t s"] | None = None,
     ) -> tuple[Float[Array, "b t d"], KeyValue]:
-        """Causal attention of t new positions that stand at index, over all the cache holds then.
+        """Attention of t new positions that stand at index, over all the cache holds then.
 
         Without a cache they are the first ones, and their own keys and values come back. The caller
         keeps index + t within the cache's length (a write beyond it would be moved), unless the
@@ -85,14 +85,14 @@ class Attention(nn.Module):
             key = self._turn(self._split(key, cfg.key_value_heads), places.query)
             new = key, self._split(value, cfg.key_value_heads)
         if cache is None:
-            seen = kept = new
+            held = kept = new
         elif cfg.window:
-            seen, kept = ring_write(cache, new, index)
+            held, kept = ring_write(cache, new, index)
         else:
             start = (0, 0, index, 0)
             write = lambda old, part: jax.lax.dynamic_update_slice(old, part, start)  # noqa: E731
-            seen = kept = jax.tree.map(write, cache, new)
-        return self._mix(query, seen, mask, None, places, bias), kept
+            held = kept = jax.tree.map(write, cache, new)
+        return self._mix(query, held, seen, None, places, bias), kept
 
     def _queries(self, x, places):
         return self._turn(self._split(self.query(x), self.config.heads), places and places.query)
@@ -128,50 +128,20 @@ class Attention(nn.Module):
             scores = jnp.take_along_axis(scores, place[None, None], axis=-1)
         return query + self.content_bias[:, None].astype(query.dtype), scores * scale
 
-    def _mix(self, query, key_value, mask, dropout_key, places=None, bias=None):
+    def _mix(self, query, key_value, seen, dropout_key, places=None, bias=None):
         cfg = self.config
         scale = cfg.head_dim**-0.5 if cfg.scale_attention else 1.0
         if cfg.positions == "transformer_xl" and places is not None:
             query, bias = self._relative(query, places, scale)
-        # A plain causal mask is made where the kernel can know that it is one.
-        causal = self.causal and mask is None
-        if cfg.attention_implementation == "own" or self._captures():
-            out, weights = attend(
-                query,
-                *key_value,
-                mask,
-                causal=causal,
-                scale=scale,
-                bias=bias,
-                dropout_rate=cfg.attention_dropout,
-                dropout_key=dropout_key,
-            )
+        options = {"scale": scale, "bias": bias, "dropout_key": dropout_key}
+        options["dropout_rate"] = cfg.attention_dropout
+        if self._captures():
+            mask = seen.dense(jnp.arange(query.shape[2]), jnp.arange(key_value[0].shape[2]))
+            out, weights = attend(query, *key_value, mask, **options)
             self.sow("intermediates", "weights", weights)
         else:
-            out = fused_attend(
-                query,
-                *key_value,
-                mask,
-                causal=causal,
-                scale=scale,
-                bias=bias,
-                implementation=cfg.attention_implementation,
-            )
-        return self._join(out)
-
-    def _near(self, query, key_value, mask, dropout_key):
-        """The same where a window is much shorter than the row: the mask knows nothing of it."""
-        cfg = self.config
-        out = local_attend(
-            query,
-            *key_value,
-            mask,
-            window=cfg.window,
-            causal=self.causal,
-            scale=cfg.head_dim**-0.5 if cfg.scale_attention else 1.0,
-            dropout_rate=cfg.attention_dropout,
-            dropout_key=dropout_key,
-        )
+            kind = cfg.attention_implementation
+            out = attention(query, *key_value, seen, implementation=kind, **options)
         return self._join(out)
 
     def _captures(self):
@@ -183,7 +153,8 @@ class Attention(nn.Module):
 
     def _split(self, x: Float[Array, "b t nh"], heads: int) -> Float[Array, "b n t h"]:
         b, t, _ = x.shape
-        return jnp.swapaxes(x.reshape(b, t, heads, self.config.head_dim), 1, 2)
+        x = jnp.swapaxes(x.reshape(b, t, heads, self.config.head_dim), 1, 2)
+        return constrain(x, "rows", "heads", "length", None)
 
 
 def ring_write(cache: KeyValue, new: KeyValue, index: Int[Array, ""]) -> tuple[KeyValue, KeyValue]:

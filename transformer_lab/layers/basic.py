@@ -7,40 +7,109 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.layout import constrain, current_mesh
+from transformer_lab.ops.losses import TokenScores, token_scores
 from transformer_lab.ops.norms import layer_norm
+from transformer_lab.ops.vocabulary_loss import blockwise_scores, worth_blocks
 
 
-def product(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"], *_, **options) -> Array:
-    """`lax.dot_general` of the last and the first dimension, of all rows of x as one matrix.
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def product(
+    x: Float[Array, "*batch i"],
+    kernel: Float[Array, "i o"],
+    names: tuple[str | None, str | None] = (None, None),
+    dtype: jnp.dtype | None = None,
+) -> Float[Array, "*batch o"]:
+    """x times a kernel that is read in the type of x; the sums come out in `dtype`, or that of x.
 
-    The gradient of a kernel is then one plain product as well. Of an x with more dimensions, XLA's
-    CPU backend (0.10) first writes a transposed copy of what comes back: a quarter of the step of
-    configs/t5_mixture.py.
+    On a mesh the kernel is brought together where it is used, but for the dimensions that the
+    `names` of `ops.layout` split, and again on the way back, so that no layer's whole kernel
+    outlives its use. The kernel's gradient is summed in the kernel's own type, and scattered.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    out = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **options)
-    return out.reshape(*x.shape[:-1], kernel.shape[1])
+    return _dot(x, _together(kernel, names, x.dtype), dtype)
 
 
-Dense = partial(nn.Dense, dot_general=product)
+def _together(kernel, names, dtype):
+    return constrain(constrain(kernel.astype(dtype), *_apart(names)), *names)
 
 
-def dense(config: StackConfig, features: int, bias: bool, role: str = "") -> nn.Dense:
+def _apart(names):
+    """How a kernel is stored: of two dimensions the one without a name is split by fsdp."""
+    rows, columns = names
+    return ("parts", columns) if rows is None else (rows, columns or "parts")
+
+
+def _product_forward(x, kernel, names, dtype):
+    return product(x, kernel, names, dtype), (x, kernel)
+
+
+def _product_backward(names, dtype, kept, back):
+    x, kernel = kept
+    back = back.astype(x.dtype)
+    of_x = _dot(back, _together(kernel, names, x.dtype).T, None)
+    over = tuple(range(x.ndim - 1))
+    if current_mesh() is None:  # see `_dot`
+        x, back, over = x.reshape(-1, x.shape[-1]), back.reshape(-1, back.shape[-1]), (0,)
+    contract = ((over, over), ((), ()))
+    of_kernel = jax.lax.dot_general(x, back, contract, preferred_element_type=kernel.dtype)
+    return of_x, constrain(of_kernel, *_apart(names))
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
+def _dot(x, matrix, dtype):
+    """All rows of x as one matrix where there is one device: of an x with more dimensions XLA's CPU
+    backend (0.10) first writes a transposed copy of what comes back, a quarter of the step of
+    configs/t5_mixture.py. On a mesh the compiler could no longer tell rows from positions."""
+    rows = x if current_mesh() is not None else x.reshape(-1, x.shape[-1])
+    last = (((rows.ndim - 1,), (0,)), ((), ()))
+    out = jax.lax.dot_general(rows, matrix, last, preferred_element_type=dtype)
+    return out.reshape(*x.shape[:-1], matrix.shape[1])
+
+
+class Dense(nn.Module):
+    """x kernel + bias: float32 parameters [in, features] and [features], read in `dtype`.
+
+    `split` names the kernel's dimension, "in" or "out", that lies over the tensor axis of a mesh.
+    """
+
+    features: int
+    use_bias: bool = True
+    dtype: jnp.dtype | None = None
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    split: str = ""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        names = tuple("hidden" if side == self.split else None for side in ("in", "out"))
+        out = product(x.astype(self.dtype or x.dtype), kernel, names)
+        if not self.use_bias:
+            return out
+        return out + self.param("bias", nn.initializers.zeros, (self.features,)).astype(out.dtype)
+
+
+SPLIT = {"query": "out", "key": "out", "value": "out", "gate": "out", "up": "out"}
+SPLIT |= {"out": "in", "down": "in"}  # what each role's kernel has over the tensor axis
+
+
+def dense(config: StackConfig, features: int, bias: bool, role: str = "") -> Dense:
     """A float32 kernel [in, features] applied in the compute type; some roles start smaller."""
     gain = config.init_gain(role)
     init = {
         "xavier_uniform": nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
         "normal": nn.initializers.normal(config.init_std * gain),
     }[config.kernel_init]
-    return Dense(features, use_bias=bias, dtype=config.compute_dtype, kernel_init=init)
+    return Dense(features, bias, config.compute_dtype, init, SPLIT.get(role, ""))
 
 
-def joined(x: Float[Array, "b t d"], layers: Sequence[nn.Dense]) -> list[Float[Array, "b t _"]]:
+def joined(x: Float[Array, "b t d"], layers: Sequence[Dense]) -> list[Float[Array, "b t _"]]:
     """The layers' outputs for one input, by one product.
 
     For single positions, where each product waits for the one before: a decoding loop joins the
@@ -125,6 +194,7 @@ class FeedForward(nn.Module):
             hidden = ACTIVATIONS[GATED[cfg.activation]](self.gate(x)) * self.up(x)
         else:
             hidden = ACTIVATIONS[cfg.activation](self.up(x))
+        hidden = constrain(hidden, "rows", "length", "hidden")
         return self.down(dropout(hidden, cfg.feed_forward_dropout, dropout_key))
 
 
@@ -141,9 +211,31 @@ class Embedding(nn.Module):
         self.embedding = self.param("embedding", init, (self.vocab_size, self.width))
 
     def __call__(self, ids: Array) -> Float[Array, "*ids d"]:
-        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+        if ids.ndim != 2:
+            return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+        # Each device looks its columns up for the rows of all that share them: rows and columns
+        # change places, and the table stays where it is.
+        x = jnp.take(self.embedding, constrain(ids, "copies", "length"), axis=0).astype(self.dtype)
+        for row, column in (("copies", "columns"), ("copies", "parts"), ("rows", "width")):
+            x = constrain(x, row, "length", column)
+        return x
 
-    def logits(self, x: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """x E^T, accumulated in float32."""
-        table = self.embedding.astype(self.dtype)
-        return product(x, table.T, preferred_element_type=jnp.float32)
+    def logits(
+        self,
+        x: Float[Array, "b t d"],
+        labels: Int[Array, "b t"] | None = None,
+        bias: Float[Array, "v"] | None = None,
+        size: int | None = None,
+    ) -> Float[Array, "b t _"] | TokenScores:
+        """x E^T + bias of the first `size` rows, accumulated in float32.
+
+        Given labels, what a loss needs to know of the logits instead: large ones are then never
+        whole in memory.
+        """
+        x, size = x.astype(self.dtype), size or self.vocab_size
+        if labels is not None and worth_blocks(*labels.shape, size):
+            return blockwise_scores(x, self.embedding, labels, bias, size=size)
+        logits = product(x, self.embedding.T, (None, "vocabulary"), jnp.dtype(jnp.float32))
+        logits = constrain(logits, "rows", "length", "vocabulary")
+        logits = (logits if bias is None else logits + bias)[..., :size]
+        return logits if labels is None else token_scores(logits, labels)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
-from transformer_lab.ops.attention import IMPLEMENTATIONS
+from transformer_lab.ops.kernels import IMPLEMENTATIONS
 
 # Added to the tokens' vectors, or part of the attention's scores.
 ADDED = (
@@ -23,6 +23,7 @@ CHOICES = {
     "attention_implementation": IMPLEMENTATIONS,
     "kernel_init": ("xavier_uniform", "normal"),
     "dtype": ("float32", "bfloat16"),
+    "remat": ("off", "nothing", "dots", "offload"),
 }
 
 
@@ -72,12 +73,17 @@ class StackConfig:
     # Of dropping a whole sub-layer for a row: 0 in the first layer, growing to this in the last
     drop_path: float = 0.0
     adapter_width: int = 0  # of bottleneck adapters (Houlsby 2019); 0: none
-    attention_implementation: str = "own"  # own | xla | cudnn; the last two have no weights dropout
+    # Which program computes attention. auto: by device and length; own: with the scores of all keys
+    # in memory; chunked: block by block; splash: a TPU's kernel; cudnn: an NVIDIA GPU's; xla
+    attention_implementation: str = "auto"
     kernel_init: str = "xavier_uniform"
     init_std: float = 0.02  # of kernel_init = "normal", and of embeddings
     depth_scaled_init: bool = False  # out and down by (2 * layers)^-1/2 (Radford 2019, 2.3)
     scan_layers: bool = False  # one compiled layer for all: faster compile, same numbers
-    remat: bool = False  # recompute activations in the backward pass: less memory, same numbers
+    # What a block recomputes on the way back, for memory; the numbers stay. off: it keeps all that
+    # it needs; nothing: it keeps its input alone; dots: also what its products with kernels gave;
+    # offload: the same, in the host's memory
+    remat: str = "off"
     dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
 
     def __post_init__(self):
@@ -109,8 +115,10 @@ class StackConfig:
             raise LabError(f"model.adapter_width = {self.adapter_width} must not be negative")
         if self.window < 0:
             raise LabError(f"model.window = {self.window} must be at least 1, or 0 for none")
-        if self.attention_dropout and self.attention_implementation != "own":
-            raise LabError('model.attention_dropout needs model.attention_implementation = "own"')
+        if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
+            raise LabError(
+                'model.attention_dropout needs model.attention_implementation = "auto" or "own"'
+            )
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The valid values of settings that are names."""
@@ -140,12 +148,6 @@ class StackConfig:
         if self.norm_place == "deep" and role in ("value", "out", "gate", "up", "down"):
             gain *= (8 * self.layers) ** -0.25  # beta
         return gain
-
-    def is_local(self, length: int) -> bool:
-        """Whether so many positions attend block by block: a window's cost without its mask's."""
-        biased = self.positions in ("t5", "alibi", "transformer_xl")
-        plain = self.attention_implementation == "own" and not biased
-        return plain and 0 < 2 * self.window <= length
 
     @property
     def compute_dtype(self) -> jnp.dtype:

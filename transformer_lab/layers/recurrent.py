@@ -112,7 +112,7 @@ class Recurrence(nn.Module):
         cfg, cell = self.config, self.config.recurrence
         low = lambda x: x.astype(cfg.compute_dtype)  # noqa: E731
         by_time = jnp.swapaxes(low(x), 0, 1)  # while x is small
-        products = product(by_time, low(self.input_kernel), preferred_element_type=jnp.float32)
+        products = product(by_time, low(self.input_kernel), dtype=jnp.dtype(jnp.float32))
         products = products + self.bias
         weights = {"kernel": low(self.recurrent_kernel)}
         if cfg.cell == "gru" and cfg.reset == "after":

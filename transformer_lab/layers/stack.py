@@ -12,13 +12,21 @@ from transformer_lab.layers.attention import Attention, KeyValue, to_ring
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places, ScoreBias
-from transformer_lab.ops.attention import visible
 from transformer_lab.ops.dropout import drop_path, dropout
+from transformer_lab.ops.layout import constrain
+from transformer_lab.ops.stacked import LAYERS
+from transformer_lab.ops.visibility import ALL, Visible, visible
 
-Mask = Bool[Array, "#b #n #t s"]
-MemoryMask = Bool[Array, "#b #n #t m"]
 Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
+STREAM = ("rows", "length", "width")
+# What a block keeps for the way back, by `remat`: besides its input nothing; the outputs of its
+# products with kernels; the same in the host's memory.
+POLICIES = {
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+}
 
 
 class Block(nn.Module):
@@ -36,7 +44,7 @@ class Block(nn.Module):
 
     def setup(self):
         cfg = self.config
-        self.attention = Attention(cfg, causal=self.causal)
+        self.attention = Attention(cfg)
         self.attention_norm = norm(cfg)
         if self.cross:
             self.cross_attention = Attention(replace(cfg, positions="none", window=0))
@@ -52,9 +60,9 @@ class Block(nn.Module):
     def __call__(
         self,
         x: Float[Array, "b t d"],
-        mask: Mask | None = None,
+        seen: Visible = ALL,
         memory: Float[Array, "b m d"] | None = None,
-        memory_mask: MemoryMask | None = None,
+        memory_seen: Visible = ALL,
         dropout_key: DropoutKey | None = None,
         places: Places | None = None,
         bias: Bias | None = None,
@@ -63,37 +71,37 @@ class Block(nn.Module):
     ) -> Float[Array, "b t d"]:
         """All positions at once; `added` are position vectors, `drop_rate` is that of drop path."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
-        attention = lambda h: self.attention(h, None, mask, keys[0], places, bias)  # noqa: E731
+        attention = lambda h: self.attention(h, None, seen, keys[0], places, bias)  # noqa: E731
         cross = None
         if self.cross:
             key_value = self.cross_attention.keys_and_values(memory)
-            cross = lambda h: self.cross_attention(h, key_value, memory_mask, keys[1])  # noqa: E731
-        x = x if added is None else x + added
-        return self._compose(x, attention, cross, keys[2:], drop_rate)
+            cross = lambda h: self.cross_attention(h, key_value, memory_seen, keys[1])  # noqa: E731
+        x = constrain(x if added is None else x + added, *STREAM)
+        return constrain(self._compose(x, attention, cross, keys[2:], drop_rate), *STREAM)
 
     def step(
         self,
         x: Float[Array, "b t d"],
         cache: KeyValue | None,
         index: Int[Array, ""],
-        mask: Mask | None,
+        seen: Visible,
         places: Places,
         bias: Bias | None = None,
         added: Float[Array, "#b t d"] | None = None,
         cross_cache: KeyValue | None = None,
-        memory_mask: MemoryMask | None = None,
+        memory_seen: Visible = ALL,
     ) -> tuple[Float[Array, "b t d"], KeyValue]:
         """The t new positions that stand at index, over a cache (None: the first positions)."""
         written = []
 
         def attention(h):
-            out, new = self.attention.step(h, cache, index, mask, places, bias)
+            out, new = self.attention.step(h, cache, index, seen, places, bias)
             written.append(new)
             return out
 
         cross = None
         if self.cross:
-            cross = lambda h: self.cross_attention(h, cross_cache, memory_mask)  # noqa: E731
+            cross = lambda h: self.cross_attention(h, cross_cache, memory_seen)  # noqa: E731
         x = self._compose(x if added is None else x + added, attention, cross, (None,) * 4)
         return x, written[0]
 
@@ -141,8 +149,9 @@ def _then(sublayer, adapter):
 class Stack(nn.Module):
     """Blocks named layer_0, layer_1, ..., and a final norm where the norm stands first.
 
-    Parameters always lie unrolled, one subtree a layer: with `scan_layers` they are stacked inside
-    the computation, so initial values, paths and checkpoints are the same with it and without.
+    Parameters are made unrolled, one subtree a layer. With `scan_layers` one layer is compiled for
+    all and takes them stacked, as a run then trains them (`ops.stacked`) or, where they are not,
+    by stacking them inside the computation: initial values and numbers are the same either way.
     """
 
     config: StackConfig
@@ -151,7 +160,8 @@ class Stack(nn.Module):
     cross: bool = False
 
     def setup(self):
-        block = nn.remat(Block) if self.config.remat else Block
+        remat = self.config.remat
+        block = Block if remat == "off" else nn.remat(Block, policy=POLICIES[remat])
         self.layer = [block(self.config, self.causal, self.cross) for _ in range(self.layers)]
         self.score_bias = ScoreBias(self.config, self.causal)
         if self._ends_in_norm:
@@ -164,23 +174,22 @@ class Stack(nn.Module):
     def __call__(
         self,
         x: Float[Array, "b t d"],
-        mask: Mask | None = None,
+        seen: Visible = ALL,
         memory: Float[Array, "b m d"] | None = None,
-        memory_mask: MemoryMask | None = None,
+        memory_seen: Visible = ALL,
         dropout_key: DropoutKey | None = None,
         prefix: Bool[Array, "b t"] | None = None,
         added: Float[Array, "#b t d"] | None = None,
     ) -> Float[Array, "b t d"]:
         """No dropout without a key.
 
-        A query attends where the mask is True and, in a causal stack, to no later key but those of
-        the prefix. `added` are position vectors, added before each layer.
+        A query attends to what is `seen` and, in a causal stack, to no later key but those of the
+        prefix. `added` are position vectors, added before each layer.
         """
         places = self._places(x.shape[1])
         capturing = self.is_mutable_collection("intermediates")
-        if capturing or not self.config.is_local(x.shape[1]):
-            mask = self._mask(places, mask, prefix)
-        bias, arguments = self.score_bias(places), (mask, memory, memory_mask)
+        seen = self._ordered(seen, prefix)
+        bias, arguments = self.score_bias(places), (seen, memory, memory_seen)
         if self.config.scan_layers and not self.is_initializing() and not capturing:
             x = self._scan(x, arguments, dropout_key, (places, bias, added))
         else:
@@ -191,8 +200,9 @@ class Stack(nn.Module):
 
     def _scan(self, x, arguments, dropout_key, position_arguments):
         params = self.variables["params"]
-        layers = [params[f"layer_{i}"] for i in range(self.layers)]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+        if (stacked := params.get(LAYERS)) is None:
+            layers = [params[f"layer_{i}"] for i in range(self.layers)]
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
         block = Block(self.config, self.causal, self.cross, parent=None)
 
         def body(x, layer):
@@ -201,7 +211,9 @@ class Stack(nn.Module):
             more = *arguments, key, *position_arguments, self._drop_rate(i)
             return block.apply({"params": variables}, x, *more), None
 
-        body = jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
+        if self.config.remat != "off":
+            policy = POLICIES[self.config.remat]
+            body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         return jax.lax.scan(body, x, (stacked, jnp.arange(self.layers)))[0]
 
     def _drop_rate(self, layer):
@@ -211,14 +223,8 @@ class Stack(nn.Module):
         positions = index + jnp.arange(length)
         return Places(positions, positions)
 
-    def _mask(self, places, mask, prefix):
-        """The whole mask; None where it would say no more than the kernel's own causal one."""
-        if mask is None and prefix is None and not self.config.window:
-            return None
-        allowed = visible(*places, causal=self.causal, window=self.config.window)[None, None]
-        if prefix is not None:
-            allowed = allowed | prefix[:, None, None, :]
-        return allowed if mask is None else allowed & mask
+    def _ordered(self, seen, prefix):
+        return replace(seen, causal=self.causal, window=self.config.window, prefix=prefix)
 
     def init_cache(self, batch: int, length: int) -> dict[str, KeyValue]:
         """Empty keys and values for `length` positions, of which a window keeps its own number."""
@@ -243,7 +249,7 @@ class Stack(nn.Module):
         cache: dict[str, KeyValue],
         index: Int[Array, ""],
         cross_cache: dict[str, KeyValue] | None = None,
-        memory_mask: MemoryMask | None = None,
+        memory_seen: Visible = ALL,
         start: Int[Array, "b"] | None = None,
         added: Float[Array, "#b t d"] | None = None,
     ) -> tuple[Float[Array, "b t d"], dict[str, KeyValue]]:
@@ -254,20 +260,20 @@ class Stack(nn.Module):
         places = self._cached_places(x.shape[1], cache["layer_0"][0].shape[2], index)
         mask = visible(*places, causal=True, window=self.config.window)[None, None]
         first = jnp.zeros((1,), jnp.int32) if start is None else start
-        mask = mask & (places.key >= first[:, None])[:, None, None, :]
+        seen = Visible(mask=mask & (places.key >= first[:, None])[:, None, None, :])
         bias, new_cache = self.score_bias(places), {}
         for i, layer in enumerate(self.layer):
             name = f"layer_{i}"
             cross = None if cross_cache is None else cross_cache[name]
             x, new_cache[name] = layer.step(
-                x, cache[name], index, mask, places, bias, added, cross, memory_mask
+                x, cache[name], index, seen, places, bias, added, cross, memory_seen
             )
         return self._finish(x), new_cache
 
     def prefill(
         self,
         x: Float[Array, "b t d"],
-        mask: Mask | None,
+        seen: Visible,
         prefix: Bool[Array, "b t"] | None,
         length: int,
         added: Float[Array, "#b t d"] | None = None,
@@ -275,10 +281,10 @@ class Stack(nn.Module):
         """The first t positions at once; the cache has room for `length`."""
         t, size, cache = x.shape[1], self._cache_length(length), {}
         places = self._places(t)
-        mask, bias = self._mask(places, mask, prefix), self.score_bias(places)
+        seen, bias = self._ordered(seen, prefix), self.score_bias(places)
         zero = jnp.zeros((), jnp.int32)
         for i, layer in enumerate(self.layer):
-            x, new = layer.step(x, None, zero, mask, places, bias, added)
+            x, new = layer.step(x, None, zero, seen, places, bias, added)
             room = ((0, 0), (0, 0), (0, max(size - t, 0)), (0, 0))
             fit = lambda h: jnp.pad(h, room) if t <= size else to_ring(h, size, t)  # noqa: E731, B023
             cache[f"layer_{i}"] = jax.tree.map(fit, new)

@@ -14,8 +14,9 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
-from transformer_lab.ops.attention import same_segment
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.losses import TokenScores
+from transformer_lab.ops.visibility import Visible
 
 MASKS = ("causal", "prefix")
 Cache = dict[str, Any]
@@ -91,9 +92,10 @@ class Decoder(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b t"] | None = None,
         prefix: Bool[Array, "b t"] | None = None,
-    ) -> Float[Array, "b t v"]:
-        """All positions at once."""
-        return self.logits(self.states(tokens, dropout_key, segments, prefix))
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """All positions at once; given labels, their scores in the logits' stead."""
+        return self.logits(self.states(tokens, dropout_key, segments, prefix), labels)
 
     def states(
         self,
@@ -101,25 +103,25 @@ class Decoder(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b t"] | None = None,
         prefix: Bool[Array, "b t"] | None = None,
-        seen: Bool[Array, "b t"] | None = None,
+        real: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """The stack's output, before the head; nothing attends to tokens that are not `seen`."""
+        """The stack's output, before the head; nothing attends to tokens that are not `real`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x, added = self._embed(tokens, positions_within(segments, tokens.shape[1]), keys[0])
-        mask = None if segments is None else same_segment(segments)
-        if seen is not None:
-            mask = seen[:, None, None] if mask is None else mask & seen[:, None, None]
-        return self.decoder(x, mask, dropout_key=keys[1], prefix=prefix, added=added)
+        seen = Visible(query_segments=segments, key_segments=segments, keys=real)
+        return self.decoder(x, seen, dropout_key=keys[1], prefix=prefix, added=added)
 
-    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """Output scores in float32; rows that only fill the table up are cut off."""
+    def logits(
+        self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """In float32, or of the labels what a loss needs; rows that only fill the table up are cut
+        off."""
         cfg = self.config
         head = self.embedding if cfg.tie_head else self.head
         if cfg.embedding_width is not None:
             states = self.embedding_out(states)
-        out = head.logits(states)
-        out = out + self.head_bias if cfg.head_bias else out
-        return out[..., : cfg.vocab_size]
+        bias = self.head_bias if cfg.head_bias else None
+        return head.logits(states, labels, bias, cfg.vocab_size)
 
     def init_cache(self, batch: int, length: int) -> Cache:
         """An empty cache with room for `length` positions (a window's own, if it is shorter).
@@ -144,9 +146,9 @@ class Decoder(nn.Module):
         t = tokens.shape[1]
         x, added = self._embed(tokens, positions_within(segments, t), None)
         real = jnp.ones(tokens.shape, bool) if segments is None else segments != 0
-        mask = None if segments is None else same_segment(segments)
+        seen = Visible(query_segments=segments, key_segments=segments)
         prefix = real if self.config.mask == "prefix" else None
-        x, layers = self.decoder.prefill(x, mask, prefix, length, added)
+        x, layers = self.decoder.prefill(x, seen, prefix, length, added)
         start = t - real.sum(axis=1, dtype=jnp.int32)
         cache = {"index": jnp.full((), t, jnp.int32), "start": start, "layers": layers}
         return self.logits(x), cache

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.models import need_vocabulary
 from transformer_lab.models.decoder import Cache, Decoder, DecoderConfig
+from transformer_lab.ops.losses import TokenScores
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,17 @@ class DecoderSeq2Seq(nn.Module):
         source_mask: Bool[Array, "b s"],
         target: Int[Array, "b t"],
         dropout_key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "b t v"]:
-        """Logits of the token after each target token; target starts with the start token."""
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """Logits of the token after each target token, which starts with the start token; given
+        labels, their scores in the logits' stead."""
         source, real = _to_the_end(source, source_mask)
         tokens = jnp.concatenate([source, target], axis=1)
         prefix = jnp.concatenate([real, jnp.zeros(target.shape, bool)], axis=1)
         segments = jnp.concatenate([real, jnp.ones(target.shape, bool)], axis=1).astype(jnp.int32)
         prefix = prefix if self.config.mask == "prefix" else None
         states = self.decoder.states(tokens, dropout_key, segments, prefix)
-        return self.decoder.logits(states[:, source.shape[1] :])
+        return self.decoder.logits(states[:, source.shape[1] :], labels)
 
     def init_cache(
         self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int

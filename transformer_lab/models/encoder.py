@@ -15,6 +15,8 @@ from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.losses import TokenScores
+from transformer_lab.ops.visibility import Visible
 
 HEADS = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
 
@@ -92,9 +94,11 @@ class Encoder(nn.Module):
         types: Int[Array, "b t"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
         places: Int[Array, "b p"] | None = None,
-    ) -> dict[str, Float[Array, "..."]]:
+        labels: Int[Array, "b p"] | None = None,
+    ) -> dict[str, Float[Array, "..."] | TokenScores]:
         """`states` [b t d], and as configured `pooled` [b d], `mlm` [b p v] at the places (None:
-        everywhere), `nsp` [b 2], `logits` ([b labels], [b t labels], or [b t 2]: start and end).
+        everywhere; given labels, their scores in the logits' stead), `nsp` [b 2], `logits` ([b
+        labels], [b t labels], or [b t 2]: start and end).
 
         The mask is True at real tokens: nothing attends to others.
         """
@@ -106,7 +110,7 @@ class Encoder(nn.Module):
             pooled = self.pooler(out["states"][:, 0])
             out["pooled"] = ACTIVATIONS[cfg.pooler_activation](pooled)
         if cfg.head in ("mlm", "mlm_nsp"):
-            out["mlm"] = self._mlm(out["states"], places)
+            out["mlm"] = self._mlm(out["states"], places, labels)
         if cfg.head == "mlm_nsp":
             out["nsp"] = self.nsp(out["pooled"]).astype(jnp.float32)
         if cfg.head == "classes":
@@ -134,15 +138,14 @@ class Encoder(nn.Module):
         if cfg.embedding_norm:
             x = self.embedding_norm(x)
         x = dropout(x, cfg.dropout, keys[0])
-        keys_mask = None if mask is None else mask[:, None, None, :]
-        return self.encoder(x, keys_mask, dropout_key=keys[1], added=added)
+        return self.encoder(x, Visible(keys=mask), dropout_key=keys[1], added=added)
 
-    def _mlm(self, states, places):
+    def _mlm(self, states, places, labels):
         """Devlin 2019, section 3.1: a layer, a norm, then the embedding as the output layer."""
         if places is not None:
             states = jnp.take_along_axis(states, places[..., None], axis=1)
         hidden = self.mlm_norm(ACTIVATIONS[self.config.mlm_activation](self.mlm_transform(states)))
-        return self.embedding.logits(hidden) + self.mlm_bias
+        return self.embedding.logits(hidden, labels, self.mlm_bias)
 
 
 def build(config: EncoderConfig) -> Encoder:

@@ -15,8 +15,9 @@ from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.models.decoder import positions_within
-from transformer_lab.ops.attention import same_segment
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.losses import TokenScores
+from transformer_lab.ops.visibility import Visible
 
 Cache = dict[str, Any]
 
@@ -96,12 +97,14 @@ class EncoderDecoder(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         source_segments: Int[Array, "b s"] | None = None,
         target_segments: Int[Array, "b t"] | None = None,
-    ) -> Float[Array, "b t v"]:
-        """Logits of the token after each target token; target starts with the start token."""
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """Logits of the token after each target token, which starts with the start token; given
+        labels, their scores in the logits' stead."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         segments = source_segments, target_segments
         memory = self.encode(source, source_mask, keys[0], source_segments)
-        return self.logits(self.decode(target, memory, source_mask, keys[1], *segments))
+        return self.logits(self.decode(target, memory, source_mask, keys[1], *segments), labels)
 
     def encode(
         self,
@@ -113,8 +116,10 @@ class EncoderDecoder(nn.Module):
         """The encoder's states; the mask is True at real tokens."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(source, "source", positions_within(segments, source.shape[1]), keys[0])
-        mask = source_mask[:, None, None] if segments is None else same_segment(segments)
-        return self.encoder(x, mask, dropout_key=keys[1])
+        seen = Visible(query_segments=segments, key_segments=segments)
+        if segments is None:
+            seen = Visible(keys=source_mask)
+        return self.encoder(x, seen, dropout_key=keys[1])
 
     def decode(
         self,
@@ -128,19 +133,21 @@ class EncoderDecoder(nn.Module):
         """The decoder's states for all target positions at once."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(target, "target", positions_within(segments, target.shape[1]), keys[0])
-        mask, memory_mask = None, memory_mask[:, None, None]
-        if segments is not None:
-            mask, memory_mask = same_segment(segments), same_segment(segments, memory_segments)
-        return self.decoder(x, mask, memory=memory, memory_mask=memory_mask, dropout_key=keys[1])
+        seen = Visible(query_segments=segments, key_segments=segments)
+        memory_seen = Visible(query_segments=segments, key_segments=memory_segments)
+        if segments is None:
+            memory_seen = Visible(keys=memory_mask)
+        return self.decoder(x, seen, memory=memory, memory_seen=memory_seen, dropout_key=keys[1])
 
-    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """Output scores in float32."""
+    def logits(
+        self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """In float32, or of the labels what a loss needs."""
         cfg = self.config
         head = self.target_embedding if cfg.tie_head else self.head
         if cfg.scale_output:
             states = states * jnp.asarray(cfg.width**-0.5, states.dtype)
-        out = head.logits(states)
-        return out + self.head_bias if cfg.head_bias else out
+        return head.logits(states, labels, self.head_bias if cfg.head_bias else None)
 
     def init_cache(
         self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
@@ -169,7 +176,8 @@ class EncoderDecoder(nn.Module):
         index = cache["index"]
         x = self._embed(tokens, "target", index + jnp.arange(tokens.shape[1])[None], None)
         memory = cache["memory"]
-        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], memory["mask"])
+        seen = Visible(mask=memory["mask"])
+        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], seen)
         cache = {"index": index + tokens.shape[1], "layers": layers, "memory": memory}
         return self.logits(x), cache
 

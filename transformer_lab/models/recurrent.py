@@ -13,6 +13,7 @@ from transformer_lab.layers.basic import Embedding
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.pooling import POOLINGS, pool
 
 HEADS = ("next", "classes", "tokens", "none")
@@ -91,14 +92,17 @@ class RecurrentDecoder(_Net):
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b t"] | None = None,
         prefix: None = None,
-    ) -> Float[Array, "b t v"]:
-        """All positions at once."""
-        return self.logits(self._segmented(tokens, segments, keys_of(dropout_key))[0])
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """All positions at once; given labels, their scores in the logits' stead."""
+        return self.logits(self._segmented(tokens, segments, keys_of(dropout_key))[0], labels)
 
-    def logits(self, states: Float[Array, "b t d"]) -> Float[Array, "b t v"]:
-        """Output scores in float32."""
+    def logits(
+        self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """In float32, or of the labels what a loss needs."""
         head = self.embedding if self.config.tie_head else self.head
-        return head.logits(states.astype(self.config.compute_dtype))
+        return head.logits(states, labels)
 
     def init_cache(self, batch: int, length: int) -> Cache:
         """States at a text's begin; the same size whatever the length."""

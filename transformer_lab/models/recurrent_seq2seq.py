@@ -15,6 +15,7 @@ from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.models import need_vocabulary
 from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
 from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.losses import TokenScores
 
 Cache = dict[str, Any]
 
@@ -110,11 +111,13 @@ class RecurrentSeq2Seq(nn.Module):
         source_mask: Bool[Array, "b s"],
         target: Int[Array, "b t"],
         dropout_key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "b t v"]:
-        """Logits of the token after each target token; target starts with the start token."""
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """Logits of the token after each target token, which starts with the start token; given
+        labels, their scores in the logits' stead."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         memory, layers = self.encode(source, source_mask, keys[0])
-        return self._decode(target, layers, memory, keys[1])[0]
+        return self._decode(target, layers, memory, keys[1], labels)[0]
 
     def encode(
         self,
@@ -156,8 +159,8 @@ class RecurrentSeq2Seq(nn.Module):
         logits, layers = self._decode(tokens, cache["layers"], cache["memory"], None)
         return logits, {"layers": layers, "memory": cache["memory"]}
 
-    def _decode(self, tokens, layers, memory, dropout_key):
-        """Logits [B, T, V], and the decoder's states and last reading."""
+    def _decode(self, tokens, layers, memory, dropout_key, labels=None):
+        """Logits [B, T, V] or the labels' scores, and the decoder's states and last reading."""
         cfg = self.config
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         x = dropout(self._embed(tokens, self.target_embedding), cfg.dropout, keys[0])
@@ -171,7 +174,7 @@ class RecurrentSeq2Seq(nn.Module):
             self.sow("intermediates", "weights", weights[:, None])
         head = self.target_embedding if cfg.tie_head else self.head
         read = dropout(read, cfg.dropout, keys[2])
-        return head.logits(read.astype(cfg.compute_dtype)), layers
+        return head.logits(read, labels), layers
 
     def _one_by_one(self, x, layers, memory, dropout_key):
         """Where a step's input holds what an earlier step found."""

@@ -166,7 +166,7 @@ class TwoTowers(nn.Module):
         """
         cfg = self.config
         both = jnp.ones(tokens.shape, bool) if cfg.text.mask == "prefix" else None
-        states = self.text.states(tokens, dropout_key, prefix=both, seen=seen)
+        states = self.text.states(tokens, dropout_key, prefix=both, real=seen)
         place = jnp.full(len(tokens), tokens.shape[1] - 1)
         if cfg.text_pool != "last":
             wanted = tokens == cfg.eos_id if cfg.text_pool == "eos" else tokens

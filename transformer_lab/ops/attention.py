@@ -5,43 +5,14 @@ Arrays are [B, N, T, H]: each head's matrix is contiguous, which is 1.1 times as
 lets a decoding cache be read without a transpose.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Key
 
-from transformer_lab.errors import LabError
 from transformer_lab.ops.dropout import dropout
-
-IMPLEMENTATIONS = ("own", "xla", "cudnn")
-
-
-def causal_mask(
-    query_length: int, key_length: int, offset: int | Int[Array, ""] = 0
-) -> Bool[Array, "t s"]:
-    """True where query t, standing at position offset + t, may attend to key s <= offset + t."""
-    return visible(offset + jnp.arange(query_length), jnp.arange(key_length), causal=True)
-
-
-def visible(
-    query_positions: Int[Array, "t"],
-    key_positions: Int[Array, "s"],
-    *,
-    causal: bool,
-    window: int = 0,
-) -> Bool[Array, "t s"]:
-    """True where the query may attend: no later key if causal, none `window` or more away."""
-    distances = query_positions[:, None] - key_positions[None, :]
-    allowed = distances >= 0 if causal else jnp.ones(distances.shape, bool)
-    return allowed & (jnp.abs(distances) < window) if window else allowed
-
-
-def same_segment(
-    segments: Int[Array, "b t"], keys: Int[Array, "b s"] | None = None
-) -> Bool[Array, "b 1 t s"]:
-    """True between tokens of one segment; segment 0 is padding, attended by nobody."""
-    keys = segments if keys is None else keys
-    equal = segments[:, :, None] == keys[:, None, :]
-    return (equal & (keys != 0)[:, None, :])[:, None]
+from transformer_lab.ops.visibility import Visible
 
 
 def attend(
@@ -50,7 +21,6 @@ def attend(
     value: Float[Array, "b k s h"],
     mask: Bool[Array, "#b #n #t s"] | None = None,
     *,
-    causal: bool = False,
     scale: float | None = None,
     bias: Float[Array, "#b #n #t s"] | None = None,
     dropout_rate: float = 0.0,
@@ -69,9 +39,6 @@ def attend(
     scores = scores.reshape(b, n, t, s)
     if bias is not None:
         scores = scores + bias
-    if causal:
-        below = causal_mask(t, s)
-        mask = below if mask is None else mask & below
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1)
@@ -83,26 +50,30 @@ def attend(
     return out.reshape(b, n, t, h), weights
 
 
+def local_holds(query: Any, key: Any, seen: Visible) -> bool:
+    """Whether a window is short beside the row, and `local_attend` can do with what is said."""
+    plain = query.shape[2] == key.shape[2] and seen.prefix is None and seen.mask is None
+    return plain and 0 < 2 * seen.window <= query.shape[2]
+
+
 def local_attend(
     query: Float[Array, "b n t h"],
     key: Float[Array, "b k t h"],
     value: Float[Array, "b k t h"],
-    mask: Bool[Array, "#b #n #t t"] | None = None,
+    seen: Visible,
     *,
-    window: int,
-    causal: bool = False,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key[Array, ""] | None = None,
 ) -> Float[Array, "b n t h"]:
-    """`attend` to the keys nearer than `window`, at a cost of T times the window and not T squared.
+    """`attend` within a window, at a cost of T times the window and not T squared.
 
     Queries go in blocks of a window each, beside the keys of their own block, the one before and,
     unless causal, the one after (Child 2019; Beltagy 2020, section 3.1).
     """
     b, _, t, _ = query.shape
-    blocks = -(-t // window)
-    sides = range(2 if causal else 3)  # the block before, the own, the one after
+    window, blocks = seen.window, -(-t // seen.window)
+    sides = range(2 if seen.causal else 3)  # the block before, the own, the one after
 
     def split(x, axis):
         """Whole blocks: the axis becomes two."""
@@ -122,18 +93,15 @@ def local_attend(
         """[B, N, blocks, ...] -> [B * blocks, N, ...]."""
         return jnp.moveaxis(x, 2, 1).reshape(-1, x.shape[1], *x.shape[3:])
 
-    places = window + jnp.arange(window), jnp.arange(window * len(sides))
-    near = visible(*places, causal=causal, window=window)
-    real = around(jnp.ones((1, 1, t), bool), 2)[:, :, :, None]
-    allowed = jnp.broadcast_to(near & real, (b, 1, blocks, *near.shape))
-    if mask is not None:
-        keys = around(mask, 3)  # [b, n, 1 or t, blocks, keys]
-        if mask.shape[2] == 1:
-            allowed = allowed & keys[:, :, 0, :, None]
-        else:
-            own = jnp.arange(blocks)
-            allowed = allowed & jnp.moveaxis(split(keys, 2)[:, :, own, :, own], 0, 2)
-    folded = [fold(split(query, 2)), fold(around(key, 2)), fold(around(value, 2)), fold(allowed)]
+    real = jnp.ones((b, t), bool) if seen.keys is None else seen.keys
+    inner = {"keys": around(real, 1)}
+    if seen.query_segments is not None:
+        inner["query_segments"] = split(seen.query_segments, 1)
+        inner["key_segments"] = around(seen.key_segments, 1)
+    inner = {name: x.reshape(b * blocks, -1) for name, x in inner.items()}
+    near = Visible(seen.causal, window, **inner)
+    mask = near.dense(window + jnp.arange(window), jnp.arange(window * len(sides)))
+    folded = [fold(split(query, 2)), fold(around(key, 2)), fold(around(value, 2)), mask]
     out, _ = attend(*folded, scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
     out = jnp.moveaxis(out.reshape(b, blocks, *out.shape[1:]), 1, 2)
     return out.reshape(b, out.shape[1], blocks * window, -1)[:, :, :t]
@@ -143,42 +111,31 @@ def fused_attend(
     query: Float[Array, "b n t h"],
     key: Float[Array, "b k s h"],
     value: Float[Array, "b k s h"],
-    mask: Bool[Array, "#b #n #t s"] | None = None,
+    seen: Visible,
     *,
-    causal: bool = False,
     scale: float | None = None,
     bias: Float[Array, "#b #n #t s"] | None = None,
     implementation: str = "xla",
 ) -> Float[Array, "b n t h"]:
-    """The same through `jax.nn.dot_product_attention`: no weights and no dropout."""
-    if implementation == "cudnn" and jax.default_backend() != "gpu":
-        raise LabError(
-            'model.attention_implementation = "cudnn" needs an NVIDIA GPU; "own" and "xla" run '
-            "anywhere"
-        )
+    """The same through `jax.nn.dot_product_attention`, "xla" or "cudnn": no weights, no dropout."""
     swap = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731
-    b, _, t, _ = query.shape
-    s = key.shape[2]
-    full = mask if mask is None else jnp.broadcast_to(mask, (b, mask.shape[1], t, s))
+    b, t, s = len(query), query.shape[2], key.shape[2]
+    mask, options = None, {}
+    if seen.only_order(t, s):  # what the kernel knows without an array
+        options["is_causal"] = seen.causal
+        if seen.window:
+            options["local_window_size"] = (seen.window - 1, 0)
+    else:
+        mask = seen.dense(jnp.arange(t), jnp.arange(s))
     out = jax.nn.dot_product_attention(
-        swap(query),
-        swap(key),
-        swap(value),
+        *map(swap, (query, key, value)),
         bias=None if bias is None else bias.astype(query.dtype),
-        mask=full,
-        is_causal=causal,
+        mask=None if mask is None else jnp.broadcast_to(mask, (b, mask.shape[1], t, s)),
         scale=scale,
         implementation=implementation,
+        **options,
     )
-    return _zero_empty_rows(swap(out), mask, causal)
-
-
-def _zero_empty_rows(
-    out: Shaped[Array, "b n t h"], mask: Bool[Array, "#b #n #t s"] | None, causal: bool
-) -> Shaped[Array, "b n t h"]:
-    """`jax.nn.dot_product_attention` returns the mean of the values for a row without any key."""
     if mask is None:
-        return out
-    if causal:
-        mask = mask & causal_mask(out.shape[2], mask.shape[-1])
-    return jnp.where(mask.any(axis=-1, keepdims=True), out, jnp.zeros((), out.dtype))
+        return swap(out)
+    # For a query without any key it gives the mean of the values.
+    return jnp.where(mask.any(axis=-1, keepdims=True), swap(out), jnp.zeros((), out.dtype))

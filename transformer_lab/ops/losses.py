@@ -1,6 +1,6 @@
 """Losses and metrics as (sum, weight) pairs: nothing is divided before the last moment."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +13,39 @@ STATISTICS = "batch_stats"
 Sums = dict[str, Pair | tuple[dict[str, Any], Float[Array, ""]]]
 
 
+class TokenScores(NamedTuple):
+    """What losses and accuracy need to know of each token's logits, float32."""
+
+    logsumexp: Float[Array, "*batch"]
+    chosen: Float[Array, "*batch"]  # the label's logit
+    mean: Float[Array, "*batch"]  # of the logits
+    best: Int[Array, "*batch"]  # the place of the highest
+
+
+def token_scores(logits: Float[Array, "*batch vocab"], labels: Int[Array, "*batch"]) -> TokenScores:
+    """From whole logits; of a label outside 0..vocab-1 `chosen` is any finite number."""
+    logits = logits.astype(jnp.float32)
+    inside = jnp.clip(labels, 0, logits.shape[-1] - 1)
+    chosen = jnp.take_along_axis(logits, inside[..., None], axis=-1)[..., 0]
+    best = logits.argmax(axis=-1)
+    return TokenScores(jax.nn.logsumexp(logits, axis=-1), chosen, logits.mean(axis=-1), best)
+
+
 def cross_entropy(
-    logits: Float[Array, "*batch vocab"], labels: Int[Array, "*batch"], smoothing: float = 0.0
+    logits: Float[Array, "*batch vocab"] | TokenScores,
+    labels: Int[Array, "*batch"],
+    smoothing: float = 0.0,
 ) -> Float[Array, "*batch"]:
     """-log softmax(logits)[label] in nats; with smoothing, against (1 - e) onehot + e / vocab.
 
     Smoothing as in Szegedy 2016, section 7. A label outside 0..vocab-1 gives a finite number that
-    the caller must mask.
+    the caller must mask. Takes whole logits, or what `ops.vocabulary_loss` found without them.
     """
-    logits = logits.astype(jnp.float32)
-    labels = jnp.clip(labels, 0, logits.shape[-1] - 1)
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    target = (1.0 - smoothing) * chosen
+    scores = logits if isinstance(logits, TokenScores) else token_scores(logits, labels)
+    target = (1.0 - smoothing) * scores.chosen
     if smoothing:
-        target = target + smoothing * logits.mean(axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - target
+        target = target + smoothing * scores.mean
+    return scores.logsumexp - target
 
 
 def masked_sum(values: Float[Array, "*batch"], mask: Bool[Array, "*batch"]) -> Pair:
@@ -37,17 +55,17 @@ def masked_sum(values: Float[Array, "*batch"], mask: Bool[Array, "*batch"]) -> P
 
 
 def token_metrics(
-    logits: Float[Array, "*batch vocab"],
+    logits: Float[Array, "*batch vocab"] | TokenScores,
     labels: Int[Array, "*batch"],
     mask: Bool[Array, "*batch"],
     smoothing: float = 0.0,
 ) -> dict[str, Pair]:
     """`loss` (smoothed), `nll` (never smoothed) and `accuracy` over the tokens under the mask."""
-    logits = logits.astype(jnp.float32)
-    metrics = {"loss": masked_sum(cross_entropy(logits, labels, smoothing), mask)}
-    plain = cross_entropy(logits, labels) if smoothing else None
+    scores = logits if isinstance(logits, TokenScores) else token_scores(logits, labels)
+    metrics = {"loss": masked_sum(cross_entropy(scores, labels, smoothing), mask)}
+    plain = cross_entropy(scores, labels) if smoothing else None
     metrics["nll"] = metrics["loss"] if plain is None else masked_sum(plain, mask)
-    right = (logits.argmax(axis=-1) == labels).astype(jnp.float32)
+    right = (scores.best == labels).astype(jnp.float32)
     metrics["accuracy"] = masked_sum(right, mask)
     return metrics
 

@@ -1,13 +1,15 @@
 """What the trainer asks of a task. A task is one file that provides these."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from transformer_lab import text
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS, Pair, Sums
 
@@ -57,6 +59,8 @@ class Joint:
 class Task(Protocol):
     """An objective on a model and its data."""
 
+    model_config: Any  # the model's settings, its vocabulary known
+
     def init(self, key: Key[Array, ""]) -> Params:
         """Initial parameters."""
 
@@ -90,6 +94,31 @@ class Task(Protocol):
 
     def report(self) -> list[str]:
         """Lines for the start of a run: data, tokenizer, shapes."""
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of the largest training batch, without reading the data."""
+
+
+def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
+    """Assets with which a task is built without its data: as many pieces, labels and pixels as
+    the config says, and no content."""
+    labels = getattr(model, "classes", 0) or getattr(model, "labels", 0) or 2
+    files = {"labels.json": json.dumps([str(i) for i in range(labels)]).encode()}
+    if hasattr(model, "image_size"):
+        half = [0.5] * model.channels
+        form = {"size": model.image_size, "channels": model.channels, "mean": half, "std": half}
+        files["images.json"] = json.dumps(form).encode()
+    if "tokenizer" in sections:
+        config, size = sections["tokenizer"], getattr(model, "text", model).vocab_size
+        if size:  # the table is the model's own: no more pieces than that
+            config = replace(config, vocab_size=min(config.vocab_size, size - config.extra_ids))
+        files |= text.StandIn.train(config).to_files()
+    return files
+
+
+def shapes_of(dims: Sequence[int], **dtypes: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """An abstract array of one shape for each name."""
+    return {name: jax.ShapeDtypeStruct(tuple(dims), dtype) for name, dtype in dtypes.items()}
 
 
 def table_size(size: int | None, pieces: int) -> int:

@@ -14,7 +14,7 @@ from transformer_lab.data.batching import BatchConfig
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, Params, Place, Scores, shapes_of
 from transformer_lab.tasks.bucketed import Columns, Fields
 from transformer_lab.tasks.reading import Reading, ragged
 
@@ -65,6 +65,11 @@ class Classification(Reading):
         rows = getattr(self.data, split)
         fields = self.encode_texts([row.text for row in rows], [row.pair for row in rows])
         return fields, {"label": self._targets([row.label for row in rows])}
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        batch = super().abstract_batch()
+        dtype = np.float32 if self.config.regression else np.int32
+        return batch | shapes_of(batch["tokens"].shape[:1], label=dtype)
 
     def _targets(self, found: Sequence[str | float | None]) -> np.ndarray:
         if self.config.regression:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
@@ -23,6 +24,7 @@ from transformer_lab.tasks.base import (
     HostBatch,
     Joint,
     Params,
+    shapes_of,
     table_size,
 )
 from transformer_lab.tasks.image_classification import FORM
@@ -167,6 +169,11 @@ class Contrastive(Naming):
 
     def train_batches(self) -> Batches:
         return Batches(self.train_plan, self._load)
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        image = self.rows, *self.size, self.model_config.tower.channels
+        tokens = shapes_of((self.rows, self.length), tokens=np.int32, tokens_mask=bool)
+        return {**shapes_of(image, image=np.uint8), **tokens}
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each concept once, plain, by its name."""

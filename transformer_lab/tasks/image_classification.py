@@ -18,7 +18,7 @@ from transformer_lab.data.images.reading import read_image
 from transformer_lab.errors import LabError
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import STATISTICS, Pair, Sums, cross_entropy, masked_sum, ratio
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
 from transformer_lab.tasks.reading import LABELS
 
 FORM = "images.json"  # how the model takes its images
@@ -174,6 +174,14 @@ class ImageClassification:
         return batches.train_batches(
             self._plan, self.data.train, augment, count, self.batch.workers
         )
+
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        rows = self.batch.rows
+        mixed = self.sections["augment"].mixes
+        label = shapes_of((rows, len(self.labels)) if mixed else (rows,),
+                          label=np.float32 if mixed else np.int32)  # fmt: skip
+        image = shapes_of((rows, *self.size, self.channels), image=np.uint8)
+        return {**image, **label, **shapes_of((rows,), mask=bool)}
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         return batches.in_order(self.split(split), self.batch.rows)

@@ -14,7 +14,7 @@ from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
 from transformer_lab.tasks.language_modeling import RowsConfig
 from transformer_lab.tasks.reading import Reading, ragged
 
@@ -114,6 +114,15 @@ class MaskedLanguageModeling(Reading):
         batch["sentence_weight"] = np.full(len(ids), weight, np.float32)
         return batch
 
+    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+        rows, length = self.sections["batch"].rows, self.limit
+        hidden = rows, self.masker.places(length)
+        return {
+            **shapes_of((rows, length), tokens=np.int32, types=np.int32, tokens_mask=bool),
+            **shapes_of(hidden, places=np.int32, labels=np.int32, chosen=bool),
+            **shapes_of((rows,), is_random=np.int32, sentence_weight=np.float32),
+        }
+
     def train_batches(self) -> Batches:
         plan = self.train_plan
         return Batches(plan, partial(self._load, plan.sentences, self.masker))
@@ -142,6 +151,7 @@ class MaskedLanguageModeling(Reading):
     def _metrics(self, params, batch, dropout_key):
         """`loss` is the mean of the masked tokens' plus the mean of the sentences'."""
         types = batch["types"] if self.model_config.types > 1 else None
+        labels, chosen = batch["labels"], batch["chosen"]
         out = self.model.apply(
             {"params": params},
             batch["tokens"],
@@ -149,10 +159,10 @@ class MaskedLanguageModeling(Reading):
             types,
             dropout_key,
             places=batch["places"],
+            labels=labels,
         )
-        labels, chosen = batch["labels"], batch["chosen"]
         nats = masked_sum(cross_entropy(out["mlm"], labels), chosen)
-        right = (out["mlm"].argmax(axis=-1) == labels).astype(jnp.float32)
+        right = (out["mlm"].best == labels).astype(jnp.float32)
         found = {"loss": nats, "mlm_loss": nats, "mlm_accuracy": masked_sum(right, chosen)}
         if self.config.next_sentence:
             real, is_random = batch["tokens_mask"][:, 0], batch["is_random"]

@@ -12,6 +12,7 @@ from transformer_lab.text.marian import MarianTokenizer
 from transformer_lab.text.plain_bpe import PlainBpeTokenizer
 from transformer_lab.text.sentence_piece import SentencePieceTokenizer
 from transformer_lab.text.simple import ByteTokenizer, CharTokenizer, WordTokenizer
+from transformer_lab.text.stand_in import PIECES, StandIn
 from transformer_lab.text.stream import TextStream
 from transformer_lab.text.t5 import T5Tokenizer
 from transformer_lab.text.tokenizer import (
@@ -31,6 +32,7 @@ __all__ = [
     "MarianTokenizer",
     "PlainBpeTokenizer",
     "SentencePieceTokenizer",
+    "StandIn",
     "T5Tokenizer",
     "TextStream",
     "Tokenizer",
@@ -68,7 +70,7 @@ def load(files: Mapping[str, bytes]) -> Tokenizer:
     header = read_json(files, HEADER) if HEADER in files else None
     if isinstance(header, dict) and isinstance(header.get("config"), dict):
         config = TokenizerConfig.from_dict(header["config"])
-        return KINDS[config.kind].from_files(config, files)
+        return (StandIn if PIECES in files else KINDS[config.kind]).from_files(config, files)
     foreign = isinstance(header, dict) and "model" in header  # a tokenizer.json that is not ours
     found = set(files) - {VOCAB} if foreign else set(files)  # and says more than a vocab.txt
     for kind, cls in KINDS.items():

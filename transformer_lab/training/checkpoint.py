@@ -27,6 +27,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
+from transformer_lab.training.config import renamed
 from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge, own_files
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
@@ -179,7 +180,7 @@ class Checkpoints:
             step=step,
             directory=directory,
             data=run["data"],
-            config=run["config"],
+            config=renamed(run["config"]),
             assets={str(p.relative_to(assets)): p.read_bytes() for p in names},
             base=run.get("base"),
         )

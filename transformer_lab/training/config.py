@@ -26,8 +26,11 @@ class MeshConfig:
     """Devices along each axis; one of them may be -1: the rest."""
 
     data: int = -1  # copies of the model
-    fsdp: int = 1  # parameters and optimizer state split, gathered when used
+    fsdp: int = 1  # parameters and optimizer state split, gathered a layer at a time when used
     tensor: int = 1  # heads and feed-forward units split
+    sequence: int = 1  # the positions of a row split
+    expert: int = 1  # the experts of a layer split; all else as with data
+    slice: int = 1  # copies of the model on slices that a slow network joins
     rules: str = ""  # extra sharding rules, "regex=axis,axis;...", before the built-in ones
 
 
@@ -127,10 +130,12 @@ class Resolved:
     sections: dict[str, Any]  # the task's, by name
 
 
+# How a model is computed, which changes none of its numbers.
+COMPUTED = r"model\.(\w+\.)?(scan_layers|remat|attention_implementation)"
 # May change between the stops of one run without making it another run.
 FREE_ON_RESUME = (
     r"(steps|epochs|log_every|eval_every|save_every|keep|average|tensorboard)|mesh\..*|decode\..*|"
-    r"batch\.workers"
+    rf"batch\.workers|{COMPUTED}"
 )
 
 
@@ -163,6 +168,13 @@ def resolve(config: "ml_collections.ConfigDict") -> Resolved:
         task_kind=task_kind,
         sections=sections,
     )
+
+
+def renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """A stored config with the values that a setting has today: `remat` was once True or False."""
+    if isinstance(config.get("remat"), bool):
+        config = config | {"remat": "nothing" if config["remat"] else "off"}
+    return {k: renamed(v) if isinstance(v, dict) else v for k, v in config.items()}
 
 
 def fields_of(instance: Any) -> dict[str, Any]:

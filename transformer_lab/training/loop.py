@@ -12,18 +12,27 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_lab import models
+from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
+from transformer_lab.ops.kernels import chosen
+from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
 from transformer_lab.training.adapting import assemble
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
-from transformer_lab.training.mesh import batch_sharding, placer, shardings
+from transformer_lab.training.mesh import batch_sharding, own_rows, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.pace import Pace, Profile
 from transformer_lab.training.peers import everyones
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
 from transformer_lab.training.writers import MetricWriter, ProgressLine, log
+
+
+def _placed(shapes: Any, where: Any) -> Any:
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
+    )
 
 
 class Trainer:
@@ -37,8 +46,11 @@ class Trainer:
         rate = schedule(config.optimizer, self.steps)
         optimizer = make_optimizer(config.optimizer, rate)
         adapt, self.adapted = config.adapt, config.adapt.method != "full"
-        self._init = lambda: init_state(task.init, optimizer, config.seed, adapt)
-        shapes = jax.eval_shape(self._init)
+        init = lambda: init_state(task.init, optimizer, config.seed, adapt)  # noqa: E731
+        # Layers train stacked where all of them do, by an optimizer that treats each alike.
+        whole = not self.adapted and config.optimizer.name != "adafactor"
+        stack = lambda state: stack_layers(state, task.model_config) if whole else state  # noqa: E731
+        shapes = jax.eval_shape(init)  # canonical: of checkpoints, and of all but the step itself
         self.state_shardings = shardings(shapes, mesh, config.mesh.rules)
         self.param_shardings = self.state_shardings.params  # of the whole model
         self.param_shapes = shapes.params
@@ -46,17 +58,21 @@ class Trainer:
             self.param_shapes = jax.eval_shape(task.init, jax.random.key(0))
             whole = {"params": self.param_shapes}  # with the paths that they have in a state
             self.param_shardings = shardings(whole, mesh, config.mesh.rules)["params"]
-        self.abstract_state = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-            shapes,
-            self.state_shardings,
-        )
+        self.abstract_state = _placed(shapes, self.state_shardings)
+        shapes = jax.eval_shape(stack, shapes)
+        inner = shardings(shapes, mesh, config.mesh.rules)
+        self.step_state = _placed(shapes, inner)  # what the step takes, as shapes
+        self.stacked = jax.tree.structure(shapes) != jax.tree.structure(self.abstract_state)
+        self.init = jax.jit(lambda: stack(init()), out_shardings=inner)
+        self._stack = jax.jit(stack, out_shardings=inner)
+        self._unstack = jax.jit(unstack_layers, out_shardings=self.state_shardings)
+        self._unstack_params = jax.jit(unstack_layers, out_shardings=self.state_shardings.params)
         self.place: Place = placer(mesh)
         step = make_train_step(
             task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt
         )
         everywhere = NamedSharding(mesh, P())
-        inputs = (self.state_shardings, batch_sharding(mesh))
+        inputs = (inner, batch_sharding(mesh))
         self._votes: dict[int, tuple[jax.Array, ...]] = {}
         if jax.process_count() > 1:
             step, inputs = _voting(step), (*inputs, NamedSharding(mesh, P(mesh.axis_names)))
@@ -64,10 +80,15 @@ class Trainer:
             step,
             donate_argnums=0,
             in_shardings=inputs,
-            out_shardings=(self.state_shardings, everywhere),
+            out_shardings=(inner, everywhere),
         )
+
+        def metrics(params, batch):
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return task.metrics(params, batch)
+
         self.eval_step = jax.jit(
-            task.metrics,
+            metrics,
             in_shardings=(self.param_shardings, batch_sharding(mesh)),
             out_shardings=everywhere,
         )
@@ -89,19 +110,27 @@ class Trainer:
             self._votes[number] = (vote,)
         return self._votes.get(number, ())
 
-    def init(self) -> TrainState:
-        """The first state, made where it will lie."""
-        return jax.jit(self._init, out_shardings=self.state_shardings)()
+    def stack(self, state: TrainState) -> TrainState:
+        """A canonical state as the step takes it."""
+        return self._stack(state) if self.stacked else state
+
+    def canonical(self, state: TrainState) -> TrainState:
+        """The state as it is stored, each layer for itself."""
+        return self._unstack(state) if self.stacked else state
 
     def with_params(self, state: TrainState, params: Params) -> TrainState:
         """The state with other parameters of the whole model, laid as the mesh has them."""
         params = jax.device_put(params, self.param_shardings)
         trained, frozen = self._split(params) if self.adapted else (params, {})
-        return state.replace(params=trained, frozen=frozen)
+        state = self.canonical(state).replace(params=trained, frozen=frozen)
+        return self.stack(state)
 
     def whole(self, state: TrainState) -> Params:
         """The parameters as the model takes them, for evaluation and decoding."""
-        return self._assemble(state.params, state.frozen) if self.adapted else state.params
+        if self.adapted:
+            return self._assemble(state.params, state.frozen)
+        known = jax.tree.structure(state.params) == jax.tree.structure(self.param_shapes)
+        return state.params if known else self._unstack_params(state.params)
 
     def evaluate(self, params: Params, split: str) -> dict[str, float]:
         """Sums over every example of a split, divided once; "loss" in nats a token."""
@@ -146,19 +175,20 @@ def train(
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
+    if jax.process_count() > 1 and isinstance(batches, Batches):
+        batches.only(own_rows(trainer.mesh))
     if saved is not None and saved.data:  # an imported model has read no data yet
         batches.restore(_same_data(saved, task.fingerprint()))
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
     progress = ProgressLine(total, start)
-    model = getattr(task, "model_config", None)
-    pace = Pace(workdir, models.flops_a_token(model, trainer.param_shapes))
+    pace = Pace(workdir, models.flops_a_token(task.model_config, trainer.param_shapes))
     pending = _Pending(run, total, writer, progress, checkpoints, pace)
     trace = Profile(workdir, start, profile)
 
     def save():
         data = {"content": task.fingerprint(), **batches.get_state()}
-        checkpoints.save(step, state, data, config, assets, base)
+        checkpoints.save(step, trainer.canonical(state), data, config, assets, base)
         pace.save()
 
     try:
@@ -182,9 +212,12 @@ def train(
                     break
                 with pace.waiting():
                     host = next(batches)
-                state, metrics = trainer.train_step(
-                    state, trainer.place(host), *trainer.vote(signals.received or 0)
-                )
+                with chosen() as attention:
+                    state, metrics = trainer.train_step(
+                        state, trainer.place(host), *trainer.vote(signals.received or 0)
+                    )
+                if attention:  # something was compiled
+                    log(f"attention, queries x keys: {', '.join(sorted(attention))}")
                 step += 1
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))

@@ -1,6 +1,6 @@
 """Devices and how arrays lie on them.
 
-One mesh with the axes data, fsdp and tensor, and one addressing scheme: the first rule whose
+One mesh with the axes of `ops.layout`, and one addressing scheme: the first rule whose
 regular expression is found in a parameter's path gives the axes of its dimensions. The optimizer's
 moments carry the parameter's path in theirs, so the same rules cover them. What an adapted kernel
 is made of (`training.adapting`) lies as the kernel would.
@@ -12,14 +12,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_lab.errors import LabError
+from transformer_lab.ops.layout import AXES, ROW_AXES
+from transformer_lab.ops.stacked import LAYERS
 from transformer_lab.training.config import MeshConfig
 
-AXES = ("data", "fsdp", "tensor")
-BATCH_AXES = ("data", "fsdp")
 Rules = Sequence[tuple[str, P]]
 
 # Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
@@ -43,10 +44,12 @@ RULES: Rules = (
 PART = re.compile(r"/(lora_a|lora_b|int8|nf4|absmax)$")
 
 
-def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
-    """All devices of this run, or the first so many, as (data, fsdp, tensor)."""
-    sizes = [config.data, config.fsdp, config.tensor]
-    count = devices or jax.device_count()
+def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Mesh:
+    """All devices of this run, the first so many, or those given, as AXES; slices are joined by
+    `slice`."""
+    sizes = [getattr(config, axis) for axis in AXES]
+    chosen = jax.devices()[:devices] if isinstance(devices, int) and devices else devices or None
+    count = len(chosen) if chosen else jax.device_count()
     fixed = int(np.prod([s for s in sizes if s != -1]))
     if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
         raise LabError(f"mesh {dict(zip(AXES, sizes, strict=True))}: sizes are positive, one is -1")
@@ -56,8 +59,13 @@ def make_mesh(config: MeshConfig, devices: int = 0) -> Mesh:
             f"set one of mesh.data, mesh.fsdp, mesh.tensor to -1"
         )
     shape = tuple(count // fixed if s == -1 else s for s in sizes)
-    chosen = jax.devices()[:devices] if devices else None
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=chosen)
+    kinds = (AxisType.Auto,) * len(AXES)
+    if shape[0] > 1 and hasattr((chosen or jax.devices())[0], "slice_index"):
+        within = (1, *shape[1:])
+        joined = (shape[0], *(1,) * len(within[1:]))
+        placed = mesh_utils.create_hybrid_device_mesh(within, joined, chosen)
+        return Mesh(placed, AXES, axis_types=kinds)
+    return jax.make_mesh(shape, AXES, axis_types=kinds, devices=chosen)
 
 
 def parse_rules(text: str) -> Rules:
@@ -82,7 +90,7 @@ def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
     """A NamedSharding for each leaf of a tree of shapes.
 
     Scalars are copied. A leaf that no rule covers and an extra rule that covers no leaf are errors.
-    A dimension that its axes do not divide is not split.
+    A dimension that its axes do not divide is not split, nor that of layers kept as one array.
     """
     own = parse_rules(extra)
     unused = {pattern for pattern, _ in own}
@@ -97,6 +105,7 @@ def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
             if re.search(pattern, path):
                 unused.discard(pattern)
                 spec = _of_part(spec, part[1]) if part else spec
+                spec = P(None, *spec) if f"/{LAYERS}/" in path else spec
                 return NamedSharding(mesh, _fit(spec, leaf.shape, mesh))
         raise LabError(f"no sharding rule covers the parameter {path}: add one to mesh.rules")
 
@@ -122,12 +131,25 @@ def _fit(spec: P, shape: tuple[int, ...], mesh: Mesh) -> P:
 
 def rows_multiple(mesh: Mesh, micro_batches: int = 1) -> int:
     """The number of rows of a batch must be a multiple of this."""
-    return int(np.prod([mesh.shape[axis] for axis in BATCH_AXES])) * micro_batches
+    return int(np.prod([mesh.shape[axis] for axis in ROW_AXES])) * micro_batches
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over data and fsdp."""
-    return NamedSharding(mesh, P(BATCH_AXES))
+    """Rows over all axes that split them."""
+    return NamedSharding(mesh, P(ROW_AXES))
+
+
+def own_rows(mesh: Mesh) -> Callable[[int], np.ndarray]:
+    """Which of a batch's rows lie on devices of this process: bool [rows], for a number of rows."""
+    sharding = NamedSharding(mesh, P(*batch_sharding(mesh).spec[:1]))
+
+    def own(rows: int) -> np.ndarray:
+        found = np.zeros(rows, bool)
+        for (part,) in sharding.addressable_devices_indices_map((rows,)).values():
+            found[part] = True
+        return found
+
+    return own
 
 
 def placer(mesh: Mesh) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:

@@ -10,6 +10,7 @@ import optax
 import optax.contrib
 
 from transformer_lab.errors import LabError, nearest
+from transformer_lab.ops.stacked import LAYERS, of_paths
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.mesh import PART, path_of
 
@@ -67,8 +68,7 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     parts.append(scale)
     if config.weight_decay:
-        mask = lambda params: path_mask(params, config.weight_decay_pattern)  # noqa: E731
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask))
+        parts.append(_decay(config.weight_decay, config.weight_decay_pattern))
     parts.append(optax.scale_by_schedule(lambda count: -rate(count + 1)))
     if config.multipliers or config.layer_decay != 1:
         parts.append(_scale_by_path(parse_multipliers(config.multipliers), config.layer_decay))
@@ -80,9 +80,12 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
     the RMS of Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them."""
 
     def kernels(params):
-        mask = path_mask(params, r"kernel$")
-        two = lambda on, x: optax.contrib.MuonDimensionNumbers() if on and x.ndim == 2 else None  # noqa: E731
-        return jax.tree.map(two, mask, params)
+        def dimensions(key_path, x):
+            path = path_of(key_path)
+            matrix = x.ndim - (f"/{LAYERS}/" in path) == 2 and PART.sub("", path).endswith("kernel")
+            return optax.contrib.MuonDimensionNumbers(x.ndim - 2, x.ndim - 1) if matrix else None
+
+        return jax.tree_util.tree_map_with_path(dimensions, params)
 
     muon = optax.contrib.muon(
         1.0,
@@ -111,14 +114,13 @@ def parse_multipliers(text: str) -> list[tuple[str, float]]:
 
 
 def rate_factors(params: Any, multipliers: list[tuple[str, float]], layer_decay: float) -> Any:
-    """What each leaf's learning rate is multiplied by.
+    """What each leaf's learning rate is multiplied by; of stacked layers [layers, 1, ...].
 
     layer_decay: of n layers the top one gets decay, the lowest decay^n, what lies under them
     decay^(n + 1), all else 1 (after Howard 2018, section 3.2). The top is the highest that trains.
     Raises: LabError for a rule that is found in no path.
     """
-    flat, tree = jax.tree_util.tree_flatten_with_path(params)
-    paths = [path_of(key_path) for key_path, _ in flat]
+    paths = canonical_paths(params)
     for pattern, _ in multipliers:
         if not any(re.search(pattern, path) for path in paths):
             raise LabError(f'optimizer.multipliers: "{pattern}" is found in no parameter\'s path')
@@ -133,7 +135,20 @@ def rate_factors(params: Any, multipliers: list[tuple[str, float]], layer_decay:
             depth = 1 + max(layers.values(), default=0)
         return next(found, 1.0) * layer_decay**depth
 
-    return jax.tree.unflatten(tree, [factor(path) for path in paths])
+    return by_path(factor, params)
+
+
+def by_path(function: Callable[[str], float], params: Any) -> Any:
+    """function(path) of each leaf; of stacked layers that of each layer's own path."""
+    place = lambda key_path, leaf: of_paths(function, path_of(key_path), leaf)  # noqa: E731
+    return jax.tree_util.tree_map_with_path(place, params)
+
+
+def canonical_paths(params: Any) -> list[str]:
+    """Every parameter's path, each layer's for itself."""
+    paths: list[str] = []
+    by_path(lambda path: paths.append(path) or 0.0, params)
+    return paths
 
 
 def stack_sizes(paths: Iterable[str]) -> dict[str, int]:
@@ -161,9 +176,21 @@ def _scale_by_path(
 def path_mask(params: Any, pattern: str) -> Any:
     """True at the leaves whose path, or kernel's path, the pattern is found in; matching none is an
     error."""
-    mask = jax.tree_util.tree_map_with_path(
-        lambda key_path, _: re.search(pattern, PART.sub("", path_of(key_path))) is not None, params
-    )
-    if not any(jax.tree.leaves(mask)):
+    found = lambda path: re.search(pattern, PART.sub("", path)) is not None  # noqa: E731
+    if not any(map(found, canonical_paths(params))):
         raise LabError(f'the pattern "{pattern}" matches no parameter')
-    return mask
+    return by_path(found, params)
+
+
+def _decay(rate: float, pattern: str) -> optax.GradientTransformation:
+    """Adds rate * parameter where the pattern is found in the path."""
+
+    def init(params):
+        path_mask(params, pattern)  # refuses a wrong pattern before the first step
+        return optax.EmptyState()
+
+    def update(updates, state, params):
+        add = lambda u, p, on: u if on is False else u + rate * on * p  # noqa: E731
+        return jax.tree.map(add, updates, params, path_mask(params, pattern)), state
+
+    return optax.GradientTransformation(init, update)

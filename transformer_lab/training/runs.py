@@ -15,10 +15,12 @@ from transformer_lab.errors import LabError, read_json
 from transformer_lab.tasks.base import Params, Scores, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
 from transformer_lab.training.config import (
+    COMPUTED,
     FREE_ON_RESUME,
     Resolved,
     default_config,
     flatten,
+    renamed,
     resolve,
 )
 from transformer_lab.training.loop import Trainer, describe, final_scores, train
@@ -93,7 +95,7 @@ def run(
         if saved:
             log(f"resumes at step {saved.step} of {trainer.steps} in {workdir}")
             state = checkpoints.restore(saved.step, trainer.abstract_state)
-            state = take_frozen(trainer, state, source, base) if source else state
+            state = take_frozen(trainer, state, source, base) if source else trainer.stack(state)
         else:
             state = trainer.init()
             if source:
@@ -276,7 +278,8 @@ def open_state(
 def _refuse_model_changes(previous: dict[str, Any], now: dict[str, Any]) -> None:
     old, new = _with_defaults(previous), _with_defaults(now)
     for key in sorted(old.keys() | new.keys()):
-        if key.startswith(("model.", "tokenizer.", "adapt.")) and old.get(key) != new.get(key):
+        weighs = key.startswith(("model.", "tokenizer.", "adapt."))
+        if weighs and not re.fullmatch(COMPUTED, key) and old.get(key) != new.get(key):
             raise LabError(
                 f"config.{key} = {new.get(key)!r}, but the checkpoint was trained with "
                 f"{old.get(key)!r}"
@@ -290,4 +293,4 @@ def _newest(checkpoints: Checkpoints) -> Saved | None:
 
 def _read_config(workdir: Path) -> dict[str, Any] | None:
     path = workdir / CONFIG
-    return read_json(path) if path.exists() else None
+    return renamed(read_json(path)) if path.exists() else None

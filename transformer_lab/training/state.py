@@ -11,11 +11,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
+from transformer_lab.ops.layout import ROW_AXES
 from transformer_lab.ops.losses import STATISTICS, Sums, add_pairs, ratio
 from transformer_lab.tasks.base import Joint, learned
 from transformer_lab.training.adapting import assemble, split
 from transformer_lab.training.config import AdaptConfig
-from transformer_lab.training.mesh import BATCH_AXES
 
 ADAPT = 0xADA97  # folded into keys: the draws of an adapter are none of the model's
 FULL = AdaptConfig()
@@ -51,7 +51,7 @@ def split_params(params: Any, seed: int, adapt: AdaptConfig) -> tuple[Any, Any]:
 def split_rows(batch: dict[str, Array], parts: int, mesh: Mesh) -> dict[str, Array]:
     """[R, ...] -> [parts, R / parts, ...]; part j takes rows j, j + parts, ..., so that each
     device's rows stay on it."""
-    sharding = NamedSharding(mesh, P(None, BATCH_AXES))
+    sharding = NamedSharding(mesh, P(None, ROW_AXES))
 
     def split(x):
         x = jnp.moveaxis(x.reshape(-1, parts, *x.shape[1:]), 1, 0)

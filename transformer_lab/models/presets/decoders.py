@@ -62,7 +62,8 @@ def _family(
     for name, row in rows.items():
         config = replace(base, **dict(zip(_SIZES, row[:6], strict=True)))
         published, rate, batch, *note = row[6:]
-        fields = {"learning_rate": rate, "batch_tokens": batch, **common}
+        tokens = batch if batch is None else int(batch)
+        fields = {"learning_rate": rate, "batch_tokens": tokens, **common}
         fields |= {"note": note[0]} if note else {}
         presets[name] = Preset("decoder", config, published, source, **fields)
     return presets

@@ -14,5 +14,5 @@ class Preset:
     source: str
     note: str = ""
     learning_rate: float | None = None  # the peak
-    batch_tokens: int | float | None = None  # the last, where it grows
+    batch_tokens: int | None = None  # the last, where it grows
     trained_tokens: float | None = None

@@ -1,0 +1,121 @@
+"""Who may attend to whom, said in words that a kernel can use instead of an array of T by S."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+
+def visible(
+    query_positions: Int[Array, "t"],
+    key_positions: Int[Array, "s"],
+    *,
+    causal: bool,
+    window: int = 0,
+) -> Bool[Array, "t s"]:
+    """True where the query may attend: no later key if causal, none `window` or more away."""
+    distances = query_positions[:, None] - key_positions[None, :]
+    allowed = distances >= 0 if causal else jnp.ones(distances.shape, bool)
+    return allowed & (jnp.abs(distances) < window) if window else allowed
+
+
+QUERY_FIELDS = ("query_segments",)
+KEY_FIELDS = ("key_segments", "keys", "prefix")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[*QUERY_FIELDS, *KEY_FIELDS, "mask"],
+    meta_fields=["causal", "window"],
+)
+@dataclass(frozen=True)
+class Visible:
+    """A query may attend to a key where everything that is set here allows it.
+
+    The arrays are typed `Any` because JAX also builds this class around things that are no arrays.
+    """
+
+    causal: bool = False  # no key that comes later, but for those of the prefix
+    window: int = 0  # no key so many positions away or more; 0: any
+    query_segments: Any = None  # int [B, T]; with key_segments: only keys of the same number ...
+    key_segments: Any = None  # int [B, S]; ... of which 0 is padding, attended by nobody
+    keys: Any = None  # bool [B, S]: keys that are real
+    prefix: Any = None  # bool [B, S]: keys that causality and window do not hide
+    mask: Any = None  # bool [#B, #N, #T, S]: anything else
+
+    def only_order(self, queries: int, keys: int) -> bool:
+        """Whether nothing is said but what all, a causal row and its window leave open."""
+        arrays = (self.query_segments, self.keys, self.prefix, self.mask)
+        square = queries == keys or not self.causal
+        return all(x is None for x in arrays) and square and (self.causal or not self.window)
+
+    def dense(
+        self, query_positions: Int[Array, "t"], key_positions: Int[Array, "s"]
+    ) -> Bool[Array, "#b #n t s"] | None:
+        """The array, True where a query may attend; None where all may attend to all."""
+        t, s = len(query_positions), len(key_positions)
+        allowed = None
+        if self.causal or self.window:
+            allowed = visible(
+                query_positions, key_positions, causal=self.causal, window=self.window
+            )[None, None]
+            if self.prefix is not None:
+                allowed = allowed | self.prefix[:, None, None, :]
+        parts = [allowed, self.mask]
+        if self.query_segments is not None:
+            equal = self.query_segments[:, :, None] == self.key_segments[:, None, :]
+            parts.append((equal & (self.key_segments != 0)[:, None, :])[:, None])
+        if self.keys is not None:
+            parts.append(self.keys[:, None, None, :])
+        parts = [part for part in parts if part is not None]
+        if not parts:
+            return None
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole & part
+        return jnp.broadcast_to(whole, (*whole.shape[:2], t, s))
+
+    def block(
+        self, query: tuple[Int[Array, ""], int], key: tuple[Int[Array, ""], int]
+    ) -> "Visible":
+        """What holds between the queries and the keys of a block, each (start, length)."""
+        cut = lambda x, at, axis: jax.lax.dynamic_slice_in_dim(x, *at, axis=axis)  # noqa: E731
+        mask = self.mask
+        if mask is not None:
+            mask = cut(mask, query, 2) if mask.shape[2] > 1 else mask
+            mask = cut(mask, key, 3)
+        parts = {f: (getattr(self, f), query) for f in QUERY_FIELDS}
+        parts |= {f: (getattr(self, f), key) for f in KEY_FIELDS}
+        blocks = {f: x if x is None else cut(x, at, 1) for f, (x, at) in parts.items()}
+        return replace(self, mask=mask, **blocks)
+
+    def padded(self, queries: int, keys: int, key_length: int, rows: int) -> "Visible":
+        """The same with so many more queries and keys behind; nobody attends to the new keys."""
+
+        def pad(x, more, axis):
+            if x is None or not more:
+                return x
+            room = [(0, 0)] * x.ndim
+            room[axis] = (0, more)
+            return jnp.pad(x, room)
+
+        real = self.keys
+        if keys and real is None:
+            real = jnp.ones((rows, key_length), bool)
+        mask = self.mask
+        if mask is not None:
+            mask = pad(pad(mask, queries if mask.shape[2] > 1 else 0, 2), keys, 3)
+        return replace(
+            self,
+            mask=mask,
+            query_segments=pad(self.query_segments, queries, 1),
+            key_segments=pad(self.key_segments, keys, 1),
+            keys=pad(real, keys, 1),
+            prefix=pad(self.prefix, keys, 1),
+        )
+
+
+ALL = Visible()
