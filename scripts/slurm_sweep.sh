@@ -15,6 +15,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -uo pipefail
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun does not take it from sbatch
 trap 'scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null' TERM USR1 USR2 # what only this script hears
 srun python -m transformer_lab.sweep --index="$SLURM_ARRAY_TASK_ID" "$@" &
 while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done

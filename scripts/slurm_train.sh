@@ -15,8 +15,9 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -uo pipefail
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun does not take it from sbatch
 peers=()
-if ((SLURM_NTASKS > 1)); then peers=(--peers=auto); fi
+if ((${SLURM_NTASKS:-$SLURM_NNODES} > 1)); then peers=(--peers=auto); fi
 trap 'scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null' TERM USR1 USR2 # what only this script hears
 srun --kill-on-bad-exit=0 python -m transformer_lab.train "${peers[@]}" "$@" &
 while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done

@@ -28,7 +28,7 @@ from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
 
-LOST = 75
+LOST, ARRIVAL = 75, 300  # exit code; seconds that processes wait for each other at the start
 ENDED, SEEN_WITHIN = "lab/ended", 10.0  # the latter in seconds, of a file on a shared disk
 _numbers = itertools.count()  # all processes ask in the same order, so a number names a question
 
@@ -93,9 +93,10 @@ def join(text: str, timeout: int) -> None:
         known["local_device_ids"] = local_share(os.environ)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     jax.config.update("jax_enable_recoverability", True)  # a lost peer is ours to handle
+    ctypes.CDLL(None).signal(6, _on_abort)  # what the runtime does when it is left alone
     beats = {"heartbeat_timeout_seconds": max(timeout * 2 // 3, 2)}
     try:
-        jax.distributed.initialize(**known, **beats)
+        jax.distributed.initialize(**known, **beats, initialization_timeout=ARRIVAL)
     except (ValueError, RuntimeError) as error:
         raise LabError(f"--peers={text}: {str(error).splitlines()[0]}") from error
     _watch(timeout)
@@ -140,8 +141,6 @@ def _watch(timeout: int) -> None:
     for body in (listen, count):
         _threads.append(threading.Thread(target=body, daemon=True))
         _threads[-1].start()
-    if me:  # process 0 keeps the store: without it the runtime aborts the others
-        ctypes.CDLL(None).signal(6, _on_abort)
 
 
 _ending, _quitting, _threads, _patience = threading.Event(), threading.Lock(), [], 0
@@ -149,10 +148,12 @@ _ending, _quitting, _threads, _patience = threading.Event(), threading.Lock(), [
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _on_abort(number):
+    if not _threads:
+        _exit(LOST, f"--peers: not all processes were there within {ARRIVAL} seconds")
     host, _, port = distributed.global_state.coordinator_address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-    except OSError:
+    except OSError:  # process 0 keeps the store, without which the others are aborted
         count = jax.process_count()
         _exit(LOST, f"lost process 0 of {count}; the same command resumes")
 
