@@ -227,9 +227,9 @@ def parse(text: str) -> Program:
 
 def collective_bytes(kind: str, operands: list[Shape], results: tuple[Shape, ...]) -> int:
     """All-gather and others: the larger of operand and result; all-reduce: twice that."""
-    made = sum(s.bytes for s in results)
-    given = sum(s.bytes for s in operands)
-    if made > given and any(s.dims == () for s in results):  # a "-start" returns both
+    made = sum(s.bytes for s in results if s.dims)
+    given = sum(s.bytes for s in operands if s.dims)
+    if tuple(operands) == results[: len(operands)]:  # a "-start" returns its operands too
         made -= given
     return COLLECTIVES[kind] * max(made, given)
 
