@@ -190,7 +190,7 @@ def test_padding_is_attended_by_nobody_and_a_segment_by_itself():
     np.testing.assert_array_equal(mask, want)
 
 
-@pytest.mark.parametrize("implementation", ["own", "xla"])
+@pytest.mark.parametrize("implementation", ["own", "xla", "chunked"])
 def test_a_row_of_padding_alone_is_finite_and_leaves_the_other_rows_bit_equal(implementation):
     _, params, _ = make("learned")
     model = build(replace(CONFIG, attention_implementation=implementation))

@@ -172,7 +172,7 @@ def test_bfloat16_computes_in_it_and_keeps_parameters_and_logits_float32():
     assert {x.dtype for x in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("implementation", ["own", "xla"])
+@pytest.mark.parametrize("implementation", ["own", "xla", "chunked"])
 def test_attention_implementations_agree(implementation):
     model, params = make(attention_implementation=implementation)
     want = make()[0].apply(params, SOURCE, MASK, TARGET)

@@ -39,6 +39,7 @@ def test_no_array_of_queries_by_keys_stands_in_memory_forward_or_backward():
     shapes = [jax.ShapeDtypeStruct((1, 2, 4096, 8), jnp.float32)] * 3
     visible = Visible(causal=True)
 
+    @jax.checkpoint
     def loss(*x):
         return chunked_attend(*x, visible, block=256).sum()
 

@@ -5,6 +5,7 @@ and values. A list of pairs (block of queries, block of keys) says what is compu
 or a window hides as a whole never enters it.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -83,6 +84,16 @@ def _backward(sizes, kept, gradient):
 _chunked.defvjp(_forward, _backward)
 
 
+def repeat(count: Any, step: Callable[[Array, Any], Any], carry: Any) -> Any:
+    """`fori_loop` from 0 that is never a scan.
+
+    Of a scan that is recomputed on the way back JAX computes beforehand, for all turns at once,
+    what does not depend on the inputs: all blocks of a mask.
+    """
+    turn = lambda state: (state[0] + 1, step(*state))  # noqa: E731
+    return jax.lax.while_loop(lambda state: state[0] < count, turn, (jnp.int32(0), carry))[1]
+
+
 def start(query: Float[Array, "b k g t h"]) -> Carry:
     """Sums, maxima and totals of queries that have seen no key yet."""
     flat = jnp.zeros(query.shape[:-1], jnp.float32)
@@ -144,7 +155,7 @@ def fold(
         put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part, i, 3)  # noqa: E731
         return tuple(map(put, carry, parts))
 
-    return jax.lax.fori_loop(0, len(pairs) if count is None else count, step, carry)
+    return repeat(len(pairs) if count is None else count, step, carry)
 
 
 def unfold(
@@ -184,4 +195,4 @@ def unfold(
 
         return tuple(add(x, *part) for x, part in zip(carry, parts, strict=True))
 
-    return jax.lax.fori_loop(0, len(pairs) if count is None else count, step, carry)
+    return repeat(len(pairs) if count is None else count, step, carry)

@@ -1,5 +1,6 @@
 """Which program computes attention: chosen by device and shape, all with the same results."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, Key
 from transformer_lab.errors import LabError
 from transformer_lab.ops.attention import attend, fused_attend, local_attend, local_holds
 from transformer_lab.ops.chunked import chunked_attend
+from transformer_lab.ops.layout import current_mesh
 from transformer_lab.ops.ring import ring_attend, ring_holds
 from transformer_lab.ops.splash import splash_attend, splash_holds
 from transformer_lab.ops.visibility import Visible
@@ -102,6 +104,8 @@ def attention(
     name = choose(implementation, query, key, seen, bias is not None, drops)
     if (names := _CHOSEN.get()) is not None:
         names.add(f"{name} ({query.shape[2]:,} x {key.shape[2]:,})")
+    if name in ("splash", "ring", "cudnn"):
+        inputs = (query, *_spread(query, key, value))
     if name in ("chunked", "splash", "ring"):
         run = {"chunked": chunked_attend, "splash": splash_attend, "ring": ring_attend}[name]
         return run(*inputs, seen, scale=scale)
@@ -112,3 +116,13 @@ def attention(
         return local_attend(*inputs, seen, scale=scale, **dropout)
     mask = seen.dense(jnp.arange(query.shape[2]), jnp.arange(key.shape[2]))
     return attend(*inputs, mask, scale=scale, bias=bias, **dropout)[0]
+
+
+def _spread(query, key, value):
+    """Keys and values, each head as often as the devices that split the queries' heads need it."""
+    mesh, heads, own = current_mesh(), query.shape[1], key.shape[1]
+    parts = 1 if mesh is None else mesh.shape.get("tensor", 1)
+    more = parts // math.gcd(own, parts)
+    if heads % (own * more):
+        return key, value
+    return tuple(jnp.repeat(x, more, axis=1) if more > 1 else x for x in (key, value))

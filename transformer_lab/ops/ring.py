@@ -135,7 +135,7 @@ def _around(plan, seen, query_length, key_length, work, carry, moving):
         carry, moving = work(carry, moving, here, places, pairs, blocks.sum())
         return carry, shift(moving, 1), shift(keys, 1)
 
-    carry, moving, _ = jax.lax.fori_loop(0, plan.steps, step, (carry, moving, keys))
+    carry, moving, _ = chunked.repeat(plan.steps, step, (carry, moving, keys))
     return carry, shift(moving, -plan.steps) if plan.steps < devices else moving
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
+from transformer_lab.ops.chunked import repeat
 from transformer_lab.ops.layout import constrain, current_mesh, split_of
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.products import kernel_gradient
@@ -53,7 +54,7 @@ def _over_blocks(sizes, step, carry):
     """step(carry, start, rows) for each block of the table, the last one maybe smaller."""
     size, block = sizes
     whole = size // block
-    carry = jax.lax.fori_loop(0, whole, lambda i, c: step(c, i * block, block), carry)
+    carry = repeat(whole, lambda i, c: step(c, i * block, block), carry)
     return step(carry, whole * block, size % block) if size % block else carry
 
 
