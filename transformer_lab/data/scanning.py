@@ -16,6 +16,7 @@ from transformer_lab.data.processes import results
 from transformer_lab.data.raw_files import Part, Row, read
 from transformer_lab.data.splits import shuffled
 from transformer_lab.errors import LabError
+from transformer_lab.text.tokenizer import clean
 
 HELD_OUT = 500  # documents of a split at most: their texts are kept, and read at each evaluation
 LETTERS = 10_000  # characters of a text that go into the sample at most
@@ -33,8 +34,9 @@ class Found:
 
 
 def kept(rows: Iterable[Row], max_characters: int, report: Counter[str]) -> Iterator[Row]:
-    """Rows with text in each field, none too long; drops are counted."""
+    """Rows with text in each field, none too long; drops are counted. No lone surrogates stay."""
     for row in rows:
+        row = tuple(map(clean, row))
         report["read"] += 1
         if not all(text.strip() for text in row):
             report["empty"] += 1
