@@ -56,7 +56,9 @@ def prepare(plan: Plan, folder: Path, say: Say) -> None:
     there = len(jobs) - len(todo)
     if there:
         say(f"goes on: {there} of {len(jobs)} shards are there")
-    calls = ((str(folder), i, jobs[i][1]) for i in todo)
+    rows = ((i, jobs[i][1]) for i in todo)
+    # A lazy sequence is read here: the workers get rows, or a part of a file to read.
+    calls = ((str(folder), i, x if isinstance(x, Part) else list(x)) for i, x in rows)
     for done, records in enumerate(results(_write_shard, calls, plan.workers), there + 1):
         say(f"shard {done} of {len(jobs)}: {records:,} records")
     numbers = [list(content.train).index(part) for part, _ in jobs]
