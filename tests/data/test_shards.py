@@ -187,6 +187,17 @@ def test_a_config_that_asks_for_other_data_or_another_tokenizer_is_refused(prepa
         open_shards(same, word, "text_to_text")
 
 
+def test_texts_with_odd_line_ends_and_half_characters_are_held_out_as_they_are(tmp_path):
+    texts = [f"a\u2028b\x85c {i} {half}" for i in range(40) for half in ("\ud800", "d")]
+    lines = (json.dumps({"source": t, "target": t}) + "\n" for t in texts)
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    preparing.prepare(pairs_plan(tmp_path / "a.jsonl"), tmp_path / "out", lambda line: None)
+    shards = Shards(tmp_path / "out")
+    found = {row[0] for split in ("test", "validation") for row in shards.held_out(split)[""]}
+    assert len(found) == 50 and len(shards) == 30
+    assert found < {t.replace("\ud800", "\ufffd") for t in texts}
+
+
 # Files in parts.
 
 

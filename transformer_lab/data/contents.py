@@ -106,11 +106,8 @@ def _in_memory(plan: Plan) -> Content:
     """What the task itself would read."""
     if plan.kind == "documents":
         found = documents.load_documents(plan.data)
-        rows = {split: [(t,) for t in getattr(found, split)] for split in SPLITS}
-        # Neighbours in the stream are of different places in the source.
-        order = np.random.default_rng(plan.data.split_seed).permutation(len(rows["train"]))
-        rows["train"] = [rows["train"][i] for i in order]
-        parts, prints, splits = {"": rows}, [documents.fingerprint(found)], [found]
+        parts = {"": {split: [(t,) for t in getattr(found, split)] for split in SPLITS}}
+        prints, splits = [documents.fingerprint(found)], [found]
     else:
         if isinstance(plan.data, parallel.PairsConfig):
             sets = {"": parallel.load_pairs(plan.data)}
@@ -125,14 +122,19 @@ def _in_memory(plan: Plan) -> Content:
         splits = list(sets.values())
         prints = map(parallel.fingerprint, splits)
     report = sum((Counter(found.report) for found in splits), Counter())
+    train = {name: rows["train"] for name, rows in parts.items()}
+    sample = _spaced(list(train.values()), plan.sample)
+    if plan.kind == "documents":  # neighbours in the stream are of different places in the source
+        order = np.random.default_rng(plan.data.split_seed).permutation(len(train[""]))
+        train = {"": [train[""][i] for i in order]}
     return Content(
-        {name: _slices(rows["train"]) for name, rows in parts.items()},
+        {name: _slices(rows) for name, rows in train.items()},
         [],
         {s: {name: list(rows[s]) for name, rows in parts.items()} for s in SPLITS[1:]},
         {name: count for name, count in report.items() if name not in SPLITS},
         "; ".join(dict.fromkeys(found.licence for found in splits)),
         " ".join(prints),
-        _spaced([rows["train"] for rows in parts.values()], plan.sample),
+        sample,
     )
 
 

@@ -56,10 +56,13 @@ def prepare(plan: Plan, folder: Path, say: Say) -> None:
     there = len(jobs) - len(todo)
     if there:
         say(f"goes on: {there} of {len(jobs)} shards are there")
-    calls = ((str(folder), i, jobs[i][1]) for i in todo)
+    rows = ((i, jobs[i][1]) for i in todo)
+    # A lazy sequence is read here: the workers get rows, or a part of a file to read.
+    calls = ((str(folder), i, x if isinstance(x, Part) else list(x)) for i, x in rows)
     for done, records in enumerate(results(_write_shard, calls, plan.workers), there + 1):
         say(f"shard {done} of {len(jobs)}: {records:,} records")
-    _finish(plan, folder, about, paths, [part for part, _ in jobs])
+    numbers = [list(content.train).index(part) for part, _ in jobs]
+    _finish(plan, folder, about, paths, list(content.train), numbers)
     say(f"{folder} is prepared")
 
 
@@ -85,7 +88,7 @@ def _begin(plan: Plan, folder: Path, content: Content) -> None:
     text.save_dir(tokenizer, folder / TOKENIZER)
     for split in SPLITS[1:]:
         rows = ((part, *row) for part, rows in content.held[split].items() for row in rows)
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        lines = [json.dumps(row) + "\n" for row in rows]
         put(folder / f"{split}.jsonl", "".join(lines).encode())
     about = {
         "task": plan.task, "kind": plan.kind, "names": plan.names, "asked": plan.asked(),
@@ -134,7 +137,10 @@ def _write_shard(folder: str, number: int, content: Part | Sequence[Row]) -> int
         lengths += [[len(ids) for ids in row] for row in some]
         ids = list(chain.from_iterable(chain.from_iterable(some)))
         writer.write(np.array(ids, about["dtype"]).tobytes())
-    writer.close()
+    try:
+        writer.close()
+    except RuntimeError as error:  # a full disk
+        raise LabError(f"{part} cannot be written: {str(error).splitlines()[0]}") from error
     os.replace(part, path)
     np.save(path.with_suffix(".npy"), np.array(lengths, np.uint32))
     done = {"records": len(lengths), "report": report}
@@ -172,14 +178,19 @@ def _encoded(
 
 
 def _finish(
-    plan: Plan, folder: Path, about: dict[str, Any], paths: list[Path], part_of: list[str]
+    plan: Plan,
+    folder: Path,
+    about: dict[str, Any],
+    paths: list[Path],
+    parts: list[str],
+    numbers: list[int],
 ) -> None:
-    """The index over all shards, and last the file that says that the directory is whole."""
+    """The index over all shards, of which `numbers` gives the part, and last the file that says
+    that the directory is whole."""
     done = [read_json(path.with_suffix(".json")) for path in paths]
-    records, parts = [shard["records"] for shard in done], list(dict.fromkeys(part_of))
+    records = [shard["records"] for shard in done]
     if not sum(records):
         raise LabError(f"{folder}: no record is left to train on: hold out less, or give more data")
-    numbers = [parts.index(part) for part in part_of]
     write_index(folder, [path.with_suffix(".npy") for path in paths], numbers, plan.kind)
     report = sum((Counter(shard["report"]) for shard in done), Counter(about["report"]))
     whole = {

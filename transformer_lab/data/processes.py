@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -43,6 +44,7 @@ def results(
 
 
 def _end_with_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent to say what happens
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallel part
     parent = multiprocessing.parent_process()
 

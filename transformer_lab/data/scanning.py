@@ -6,16 +6,18 @@ hashes, as many as asked for. In memory are only these and the sample.
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformer_lab.data.pairs import key
 from transformer_lab.data.processes import results
 from transformer_lab.data.raw_files import Part, Row, read
 from transformer_lab.data.splits import shuffled
-from transformer_lab.errors import LabError
+from transformer_lab.text.tokenizer import clean
 
 HELD_OUT = 500  # documents of a split at most: their texts are kept, and read at each evaluation
 LETTERS = 10_000  # characters of a text that go into the sample at most
@@ -23,18 +25,17 @@ LETTERS = 10_000  # characters of a text that go into the sample at most
 
 @dataclass(frozen=True)
 class Found:
-    """What a reading found. `held` has validation and test, `digest` stands for all rows."""
+    """What a reading found. `held` has validation and test, `digest` stands for all texts."""
 
-    count: int
-    report: Counter[str]
     digest: str
     held: dict[str, list[Row]]
     sample: list[Row]
 
 
 def kept(rows: Iterable[Row], max_characters: int, report: Counter[str]) -> Iterator[Row]:
-    """Rows with text in each field, none too long; drops are counted."""
+    """Rows with text in each field, none too long; drops are counted. No lone surrogates stay."""
     for row in rows:
+        row = tuple(map(clean, row))
         report["read"] += 1
         if not all(text.strip() for text in row):
             report["empty"] += 1
@@ -56,30 +57,19 @@ def scan(parts: list[Part], plan: Any, own: dict[str, list[Row]], say: Any) -> F
         sizes = dict.fromkeys(("test", "validation"), HELD_OUT)
     most = 0 if own else sum(sizes.values())
     limit, seed = getattr(data, "max_characters", 0), data.split_seed
-    whole, digest = sum(part.size for part in parts), hashlib.sha256()
-    calls = (
-        (
-            i,
-            part,
-            plan.kind,
-            plan.names,
-            limit,
-            seed,
-            most,
-            plan.sample * part.size // max(whole, 1),
-        )
-        for i, part in enumerate(parts)
-    )
-    found: list[Found] = [None] * len(parts)
+    whole, digest = max(1, sum(part.size for part in parts)), hashlib.sha256()
+    calls = ((i, part, plan.sample * part.size // whole) for i, part in enumerate(parts))
+    call = partial(_scan_part, kind=plan.kind, names=plan.names, limit=limit, seed=seed, most=most)
+    found: list[Any] = [None] * len(parts)  # of each part: rows, their SHA-256, sample
     held: dict[bytes, tuple[int, Row]] = {}
-    for done, (number, digests, part) in enumerate(results(_scan_part, calls, plan.workers), 1):
-        found[number] = part
-        for name, row in digests.items():
+    for done, (number, some, *rest) in enumerate(results(call, calls, plan.workers), 1):
+        found[number] = rest
+        for name, row in some.items():
             held[name] = max(held.get(name, (number, row)), (number, row), key=lambda x: x[0])
         held = {name: held[name] for name in sorted(held)[:most]}
-        say(f"read {done} of {len(parts)} parts: {part.count:,} rows")
-    count = sum(part.count for part in found)
-    rows, chosen = [row for _, row in held.values()], dict(own)
+        say(f"read {done} of {len(parts)} parts: {rest[0]:,} rows")
+    count = sum(rows for rows, _, _ in found)
+    rows, chosen = [row for _, row in held.values()], {"validation": [], "test": [], **own}
     if not own:
         for split, size in sizes.items():
             if not pairs:
@@ -87,24 +77,20 @@ def scan(parts: list[Part], plan: Any, own: dict[str, list[Row]], say: Any) -> F
                 size = min(HELD_OUT, max(1, round(share * count))) if share else 0
             by_source, rows = {row[0]: row for row in rows[:size]}, rows[size:]
             chosen[split] = [by_source[name] for name in shuffled(list(by_source), seed)]
-    for part in found:
-        digest.update(part.digest.encode())
-    if count <= sum(map(len, chosen.values())):
-        raise LabError(f"{count} rows are too few: hold out less, or give more data")
-    sample = [row for part in found for row in part.sample]
-    return Found(
-        count, Counter(), digest.hexdigest(), {"validation": [], "test": [], **chosen}, sample
-    )
+    for _, part, _ in found:
+        digest.update(part)
+    digest.update(json.dumps(chosen, sort_keys=True).encode())
+    return Found(digest.hexdigest(), chosen, [row for _, _, sample in found for row in sample])
 
 
-def _scan_part(number, part, kind, names, limit, seed, most, letters):
-    """The part's number, its rows of the smallest hashes, and the rest. Equal sources share a
-    hash, and the last of them stays, as in `data.splits.hold_out`."""
-    digest, report, count = hashlib.sha256(), Counter(), 0
+def _scan_part(number, part, letters, kind, names, limit, seed, most):
+    """The part's number, its rows of the smallest hashes, how many rows it has, their SHA-256, and
+    a sample. Equal sources share a hash; the last of them stays, as in `data.splits.hold_out`."""
+    digest, count = hashlib.sha256(), 0
     held: dict[bytes, Row] = {}
     sample: list[tuple[bytes, int, Row]] = []
     bound, floor, total = b"\xff" * 32, b"", 0
-    for row in kept(read(part, kind, names), limit, report):
+    for row in kept(read(part, kind, names), limit, Counter()):
         count += 1
         digest.update("\0".join((*row, "\n")).encode())
         name = hashlib.sha256(f"{seed}\0{key(row[0])}".encode()).digest()
@@ -120,8 +106,8 @@ def _scan_part(number, part, kind, names, limit, seed, most, letters):
                 sample, total = _largest(sample, letters)
                 floor = sample[-1][0]
     sample = sorted(_largest(sample, letters)[0], key=lambda item: item[1])
-    found = Found(count, report, digest.hexdigest(), {}, [row for _, _, row in sample])
-    return number, {n: held[n] for n in sorted(held)[:most]}, found
+    smallest = {n: held[n] for n in sorted(held)[:most]}
+    return number, smallest, count, digest.digest(), [row for _, _, row in sample]
 
 
 def _largest(sample, letters):
