@@ -11,6 +11,7 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
+        "array-record>=0.6",
         "flax>=0.12",
         "grain>=0.2.15",
         "jax>=0.10",
@@ -39,6 +40,7 @@ setup(
             "hypothesis>=6.100",
             "nltk>=3.9",
             "playwright>=1.40",
+            "pyarrow>=15",
             "pytest>=8.0",
             "pytest-xdist>=3.6",
             "rouge-score>=0.1.2",
@@ -46,6 +48,7 @@ setup(
             "submitit>=1.5",
         ],
         "bible": ["pysword>=0.2.8"],
+        "parquet": ["pyarrow>=15"],
         "rouge": ["rouge-score>=0.1.2"],
         "stem": ["nltk>=3.9"],
         "slurm": ["submitit>=1.5"],

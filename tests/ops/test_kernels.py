@@ -37,7 +37,7 @@ def shapes(t=2048, s=2048, h=64, dtype=jnp.bfloat16):
         ("gpu", shapes(h=192), CAUSAL, "chunked"),
         ("gpu", shapes(dtype=jnp.float32), CAUSAL, "chunked"),
         ("cpu", shapes(), CAUSAL, "chunked"),
-        ("cpu", shapes(1024, 1024), CAUSAL, "own"),
+        ("cpu", shapes(1023, 1023), CAUSAL, "own"),
         ("cpu", shapes(), WINDOW, "local"),
         ("cpu", shapes(1, 4096), Visible(), "own"),
     ],
@@ -47,6 +47,16 @@ def test_auto_is_by_device_length_and_what_is_seen(monkeypatch, where, inputs, s
     assert choose("auto", *inputs, seen) == wanted
     assert choose("auto", *inputs, seen, biased=True) == "own"
     assert choose("auto", *inputs, seen, drops=True) == "own"
+
+
+def test_what_was_chosen_is_noted_with_its_lengths_while_somebody_asks():
+    query, key, value = arrays(t=5, s=7)
+    attention(query, key, value, Visible())
+    with kernels.chosen() as names:
+        attention(query, key, value, Visible())
+        attention(query, key, value, Visible(), implementation="chunked")
+    attention(query, key, value, Visible(), implementation="xla")
+    assert names == {"own (5 x 7)", "chunked (5 x 7)"}
 
 
 def test_a_mesh_that_splits_positions_takes_the_ring_and_says_what_it_is_made_of():

@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from configs.smoke import get_config
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
-from transformer_lab.training import peers
+from transformer_lab.training import peers, runs
+from transformer_lab.training.config import resolve
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -24,16 +28,15 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def start(command, devices=1):
-    count = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": count}
+def start(command):
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def train(workdir, devices, *more):
+def train(workdir, *more):
     arguments = [f"--{key}={value}" for key, value in SETTINGS.items()]
     module = [sys.executable, "-m", "transformer_lab.train"]
-    return start([*module, *arguments, f"--workdir={workdir}", *more], devices)
+    return start([*module, *arguments, f"--workdir={workdir}", *more])
 
 
 def address():
@@ -56,9 +59,16 @@ def numbers(workdir):
 
 def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same_numbers(
     tmp_path,
+    capfd,
 ):
+    config = get_config()
+    config.data.test_size = 20
+    found = resolve(config)
+    plan = Plan("translation", found.sections["data"], found.sections["tokenizer"])
+    prepare(plan, tmp_path / "data", [].append)  # each process reads its own rows of it
+    more = "--config.data.source=shards", f"--config.data.path={tmp_path / 'data'}"
     where = address()
-    pair = [train(tmp_path / "two", 1, f"--peers={where},2,{i}") for i in range(2)]
+    pair = [train(tmp_path / "two", f"--peers={where},2,{i}", *more) for i in range(2)]
     begun = []
     while not begun or not begun[-1].startswith("step 4/"):
         begun.append(pair[0].stderr.readline())
@@ -72,8 +82,13 @@ def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same
     assert set(files) | {"manifest.json"} == {
         str(p.relative_to(saved)) for p in saved.rglob("*") if p.is_file()
     }
-    assert f"resumes at step {int(saved.name[5:])}" in ends([train(tmp_path / "two", 4)], [0])[0]
-    ends([train(tmp_path / "one", 2)], [0])
+    config = get_config()  # on this process's eight devices
+    settings = {k.removeprefix("config."): v for k, v in SETTINGS.items() if k != "config"}
+    places = {"data.source": "shards", "data.path": str(tmp_path / "data")}
+    config.update_from_flattened_dict(settings | places)
+    runs.run(config, tmp_path / "two")
+    assert f"resumes at step {int(saved.name[5:])} of 40" in capfd.readouterr().err
+    runs.run(config, tmp_path / "one")
     ours, theirs = numbers(tmp_path / "two"), numbers(tmp_path / "one")
     assert [row[0] for row in ours] == [row[0] for row in theirs] == [*range(4, 41, 4), 40, 40]
     for a, b in zip(ours, theirs, strict=True):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -46,10 +48,15 @@ def test_before_there_is_anything_to_save_a_signal_ends_the_process_with_a_line(
 
 
 def test_a_forked_worker_dies_of_a_signal_as_if_nobody_had_caught_it():
-    signals = Signals()
-    with signals.held():
-        child = os.fork()
-        if child == 0:
-            kill(signal.SIGTERM)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    code = """
+import os, signal
+from transformer_lab.training.signals import Signals
+with Signals().held():
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(-signal.SIGTERM.value), done.stderr

@@ -9,8 +9,8 @@ import pytest
 
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab import models
-from transformer_lab.layers.stacked import stack_layers, unstack_layers
 from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.sources import leaves

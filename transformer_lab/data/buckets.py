@@ -41,12 +41,14 @@ def choose_buckets(
     tokens_per_batch: int,
     multiple: int = 1,
     align: int = 1,
+    counts: Int[np.ndarray, "n"] | None = None,
 ) -> list[Shape]:
     """At most `count` nested shapes for which an epoch's slots, filler rows included, are fewest.
 
     Every shape is at least the one before in each field; the last holds the longest of each field.
     Lengths are multiples of `align`, but never above the data's longest. Fewer shapes than `count`
-    come back where more would save no slot. Raises LabError as `rows_per_batch` does.
+    come back where more would save no slot. With `counts`, each row of lengths stands for so many
+    examples. Raises LabError as `rows_per_batch` does.
 
     Fields are only loosely correlated, so the shapes are a path through the grid of lengths rather
     than cuts of one sorted key: the best path on a coarse grid, then on ever finer surroundings of
@@ -57,7 +59,7 @@ def choose_buckets(
     lengths = np.maximum(lengths, 1)
     longest = np.max(lengths, axis=0)
     rows_per_batch(longest.tolist(), tokens_per_batch, multiple)
-    lengths, weights = _distinct(np.minimum(-(-lengths // align) * align, longest))
+    lengths, weights = _distinct(np.minimum(-(-lengths // align) * align, longest), counts)
 
     def search(points: np.ndarray) -> tuple[float, list[Shape]]:
         rows = tokens_per_batch // points.sum(axis=1) // multiple * multiple
@@ -73,11 +75,13 @@ def choose_buckets(
     return shapes
 
 
-def _distinct(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(lengths: np.ndarray, counts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The different rows of lengths and how often each occurs: few, however large the data."""
     sizes = tuple(lengths.max(axis=0) + 1)
-    keys, counts = np.unique(np.ravel_multi_index(tuple(lengths.T), sizes), return_counts=True)
-    return np.stack(np.unravel_index(keys, sizes), axis=1), counts
+    flat = np.ravel_multi_index(tuple(lengths.T), sizes)
+    keys, place, once = np.unique(flat, return_inverse=True, return_counts=True)
+    found = once if counts is None else np.bincount(place, counts).astype(np.int64)
+    return np.stack(np.unravel_index(keys, sizes), axis=1), found
 
 
 def _spread(column: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from pathlib import Path
 from transformer_lab.data import bible, brown, libreoffice_help, tfds_pairs, user_files
 from transformer_lab.data.fetch import fetch
 from transformer_lab.data.pairs import Report, key
+from transformer_lab.data.shards import Shards
 from transformer_lab.data.splits import check_shares, shuffled
 from transformer_lab.data.user_files import SPLITS, lines
 from transformer_lab.errors import LabError, nearest
@@ -26,7 +27,8 @@ _PATTERNS = 300
 class DocumentsConfig:
     """Which documents to load and how to split them."""
 
-    source: str = "brown"  # brown | bible | libreoffice_help | files | tfds | patterns
+    # brown | bible | libreoffice_help | files | tfds | patterns | shards (see data.shards)
+    source: str = "brown"
     path: str = ""  # local copy of the set, or the user's file or folder
     tfds_name: str = ""  # a set with the feature "text", e.g. "lm1b"
     validation_share: float = 0.05  # of the documents; splits that the source has stay as they are
@@ -35,8 +37,8 @@ class DocumentsConfig:
     split_seed: int = 0
 
     def __post_init__(self):
-        if self.source not in _SOURCES:
-            valid = nearest(self.source, _SOURCES)
+        if self.source not in (known := {*_SOURCES, "shards"}):
+            valid = nearest(self.source, known)
             raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
         check_shares(self.validation_share, self.test_share)
         if self.max_documents < 0:
@@ -59,6 +61,11 @@ def load_documents(config: DocumentsConfig) -> Documents:
 
     Case and white space aside, no training document stands in another split or comes twice.
     """
+    if config.source == "shards":
+        raise LabError(
+            'config.data.source = "shards" holds tokens for language_modeling: another task needs '
+            "the documents themselves"
+        )
     report: Report = Counter()
     parts, licence = _SOURCES[config.source](config)
     report["read"] = sum(map(len, parts.values()))
@@ -72,6 +79,13 @@ def load_documents(config: DocumentsConfig) -> Documents:
     report.update({split: len(texts[split]) for split in SPLITS})
     counts = {name: count for name, count in report.items() if count or name in SPLITS}
     return Documents(**texts, report=counts, licence=licence)
+
+
+def prepared_documents(shards: Shards) -> Documents:
+    """The held-out documents; those to train on stay in their shards, as tokens."""
+    held = {split: [t for (t,) in shards.held_out(split)[""]] for split in SPLITS[1:]}
+    counts = {split: len(texts) for split, texts in held.items()}
+    return Documents([], **held, report={**shards.report, **counts}, licence=shards.licence)
 
 
 def fingerprint(documents: Documents) -> str:

@@ -102,23 +102,31 @@ def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
     """
     if length < 1:
         raise LabError(f"length must be at least 1, got {length}")
-    closed = _closed(documents, bos, eos)
-    document, begin = _pieces(closed.lengths() - 1, length, length)
-    starts = closed.offsets[document] + begin
-    sizes = np.minimum(length, closed.offsets[document + 1] - 1 - starts)
-    row, column, segment = _best_fit(sizes, length)
+    framed = closed(documents, bos, eos)
+    document, begin = _pieces(framed.lengths() - 1, length, length)
+    starts = framed.offsets[document] + begin
+    sizes = np.minimum(length, framed.offsets[document + 1] - 1 - starts)
+    places = _best_fit(sizes, length)
+    return lay(framed.values, starts, sizes, places, (int(places[0].max(initial=-1)) + 1, length))
+
+
+def lay(
+    values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, places: np.ndarray, shape: Shape
+) -> Packed:
+    """Rows of `shape` with pieces of closed documents: piece i is the `sizes[i]` values from
+    `starts[i]` on, with the values behind each as targets; `places` are row, column and segment."""
+    row, column, segment = places
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     source = np.repeat(starts, sizes) + within
-    place = np.repeat(row * length + column, sizes) + within
-    shape = (int(row.max(initial=-1)) + 1, length)
+    place = np.repeat(row * shape[1] + column, sizes) + within
     tokens, targets, segments = (np.zeros(shape, np.int32) for _ in range(3))
-    tokens.flat[place] = closed.values[source]
-    targets.flat[place] = closed.values[source + 1]
+    tokens.flat[place] = values[source]
+    targets.flat[place] = values[source + 1]
     segments.flat[place] = np.repeat(segment, sizes)
     return Packed(tokens, targets, segments)
 
 
-def _closed(documents: Ragged, bos: int, eos: int) -> Ragged:
+def closed(documents: Ragged, bos: int, eos: int) -> Ragged:
     """Each row between its begin and end token."""
     edges = np.repeat(documents.offsets, 2)[1:-1]
     values = np.insert(documents.values, edges, np.tile([bos, eos], len(documents)))
@@ -175,7 +183,7 @@ def load_stream(
     places = (np.maximum(starts, 0) + np.arange(shape[0] + 1)) % len(stream)
     window = np.where(starts >= 0, stream[places], 0)
     segments = np.repeat((starts >= 0).astype(np.int32), shape[0], axis=1)
-    return _batch(window[:, :-1], window[:, 1:], segments, ids[:, 1:])
+    return batch_of(window[:, :-1], window[:, 1:], segments, ids[:, 1:])
 
 
 def load_packed(ids: Int64[np.ndarray, "rows *draw"], shape: Shape, packed: Packed) -> Batch:
@@ -184,10 +192,11 @@ def load_packed(ids: Int64[np.ndarray, "rows *draw"], shape: Shape, packed: Pack
     rows, real = ids[:, 0], ids[:, :1] >= 0
     arrays = packed.tokens, packed.targets, packed.segments
     tokens, targets, segments = (np.where(real, array[rows], 0) for array in arrays)
-    return {**_batch(tokens, targets, segments, ids[:, 1:]), "segments": segments}
+    return {**batch_of(tokens, targets, segments, ids[:, 1:]), "segments": segments}
 
 
-def _batch(tokens, targets, segments, draws) -> Batch:
+def batch_of(tokens, targets, segments, draws) -> Batch:
+    """A batch of rows; `draws` [rows, 1] are those of a plan with `prefix`, else [rows, 0]."""
     real = segments > 0
     batch = {"tokens": tokens, "targets": targets, "mask": real}
     if draws.shape[1]:
@@ -234,9 +243,9 @@ def eval_windows(
         raise LabError(f"stride must be from 1 to the length {length}, got {stride}")
     if not isinstance(documents, Ragged):
         documents = Ragged.from_lists(documents)
-    closed = documents if bos is None else _closed(documents, bos, eos)
-    document, begin = _pieces(closed.lengths() - 1, length, stride)
-    starts, ends = closed.offsets[document] + begin, closed.offsets[document + 1] - 1
+    framed = documents if bos is None else closed(documents, bos, eos)
+    document, begin = _pieces(framed.lengths() - 1, length, stride)
+    starts, ends = framed.offsets[document] + begin, framed.offsets[document + 1] - 1
     sizes = np.zeros(len(documents)) if document_bytes is None else np.asarray(document_bytes)
     weights = np.where(begin == 0, sizes[document], 0).astype(np.float32)
     fresh = np.where(begin == 0, 0, length - stride)  # a window's first target that counts
@@ -247,8 +256,8 @@ def eval_windows(
         source = starts[some, None] + places
         real = source < ends[some, None]
         yield {
-            "tokens": np.where(real, closed.values.take(source, mode="clip"), 0),
-            "targets": np.where(real, closed.values.take(source + 1, mode="clip"), 0),
+            "tokens": np.where(real, framed.values.take(source, mode="clip"), 0),
+            "targets": np.where(real, framed.values.take(source + 1, mode="clip"), 0),
             "mask": real & (places >= fresh[some, None]),
             "bytes": weights[some],
         }

@@ -10,6 +10,7 @@ from pathlib import Path
 from transformer_lab.data import bible, catalogues, libreoffice_help, reversal, user_files
 from transformer_lab.data.fetch import fetch
 from transformer_lab.data.pairs import Report, Row, clean
+from transformer_lab.data.shards import Shards
 from transformer_lab.data.splits import hold_out, shuffled
 from transformer_lab.data.tfds_pairs import read_splits as read_tfds_splits
 from transformer_lab.errors import LabError, nearest
@@ -22,7 +23,8 @@ SPLITS = ("train", "validation", "test")
 class PairsConfig:
     """Which pairs to load and how to split them."""
 
-    source: str = "catalogues"  # catalogues | libreoffice_help | bible | files | tfds | reverse
+    # catalogues | libreoffice_help | bible | files | tfds | reverse | shards (see data.shards)
+    source: str = "catalogues"
     languages: str = "en-fr"  # source-target
     path: str = ""  # local copy of the set, or the user's file(s)
     tfds_name: str = ""  # e.g. "wmt14_translate/de-en"
@@ -179,6 +181,14 @@ def _reverse(config: PairsConfig, report: Report) -> Parts:
     return _split(reversal.make(count, report), config, report, reversal.LICENCE)
 
 
+def _shards(config: PairsConfig, report: Report) -> Parts:
+    """The held-out pairs; those to train on stay in their shards, as tokens."""
+    shards = Shards(config.path)
+    report.update(shards.report)
+    held = {split: sum(shards.held_out(split).values(), []) for split in SPLITS[1:]}
+    return {"train": [], **held}, shards.licence
+
+
 _SOURCES: dict[str, Callable[[PairsConfig, Report], Parts]] = {
     "catalogues": _catalogues,
     "libreoffice_help": _packaged(libreoffice_help),
@@ -186,4 +196,5 @@ _SOURCES: dict[str, Callable[[PairsConfig, Report], Parts]] = {
     "files": _files,
     "tfds": _tfds,
     "reverse": _reverse,
+    "shards": _shards,
 }

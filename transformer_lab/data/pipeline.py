@@ -11,7 +11,6 @@ import numpy as np
 from absl import flags
 
 from transformer_lab.data.batching import BatchPlan
-from transformer_lab.data.buckets import Shape
 from transformer_lab.errors import LabError
 
 Batch = dict[str, np.ndarray]
@@ -22,6 +21,8 @@ class Batches(Iterator[Batch]):
 
     `load(ids, shape)` makes a batch of example ids, -1 being a filler row; it runs in threads, so
     it may read but not change. For padded token ids it is `partial(fill, fields, pad_id=0)`.
+    With `by_rows`, `load` can make some rows of a batch alone: it has a third argument, which rows
+    are needed, bool [rows], or None for all; see `only`.
     A batch depends on the plan and the step alone, so the state is one number, kept with the
     plan's fingerprint, and does not depend on `workers`: processes that read, each with a copy of
     plan and `load`; 0: threads of this one. Use as a context manager, or `close()`, to end them.
@@ -30,16 +31,17 @@ class Batches(Iterator[Batch]):
     def __init__(
         self,
         plan: BatchPlan,
-        load: Callable[[np.ndarray, Shape], Batch],
+        load: Callable[..., Batch],
         start: int = 0,
         repeat: bool = True,
         workers: int = 0,
+        by_rows: bool = False,
     ):
         self._plan = plan
         # Grain wraps an index at the length of its source, so a source of one epoch would repeat
         # epoch 0 for ever: the source is the steps themselves.
         self._steps = sys.maxsize if repeat else len(plan)
-        self._read = partial(_read, plan, load)
+        self._load, self._by_rows, self._needed = load, by_rows, None
         self._workers, self._closed, self._iterator = workers, False, None
         self._seek(start)
 
@@ -50,11 +52,18 @@ class Batches(Iterator[Batch]):
         self._place += 1
         return batch
 
+    def only(self, needed: Callable[[int], np.ndarray]) -> None:
+        """Of a batch of n rows makes those of `needed(n)`, if `load` can: the others hold no tokens
+        but their masks are right, so that what counts them counts the whole batch."""
+        self._needed = needed if self._by_rows else None
+
     def _open(self) -> Iterator[Batch]:
         """Reads from the present place on; threads and processes start with the first batch."""
         if self._closed:
             raise ValueError("the batches were closed")
-        steps = grain.MapDataset.range(self._place, self._steps).map(self._read)
+        steps = grain.MapDataset.range(self._place, self._steps).map(
+            partial(_read, self._plan, self._load, self._needed)
+        )
         ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
         batches = steps.to_iter_dataset(ahead)
         if self._workers:
@@ -106,6 +115,7 @@ class Batches(Iterator[Batch]):
         self.close()
 
 
-def _read(plan: BatchPlan, load: Callable[[np.ndarray, Shape], Batch], step: int) -> Batch:
+def _read(plan: BatchPlan, load: Callable[..., Batch], needed: Any, step: int) -> Batch:
     bucket, ids = plan[step]
-    return load(ids, plan.shapes[bucket])
+    more = () if needed is None else (needed(len(ids)),)
+    return load(ids, plan.shapes[bucket], *more)

@@ -11,6 +11,7 @@ from transformer_lab.data.fetch import fetch
 from transformer_lab.data.pairs import Report, Row, clean, key
 from transformer_lab.data.parallel import SPLITS, PairSplits
 from transformer_lab.data.sentence_pairs import split_sentences
+from transformer_lab.data.shards import Shards
 from transformer_lab.data.span_corruption import SpansConfig
 from transformer_lab.data.splits import hold_out
 from transformer_lab.errors import LabError, nearest
@@ -33,6 +34,7 @@ class TextTasksConfig:
     """Which tasks are mixed, how, and where their texts come from."""
 
     tasks: tuple[str, ...] = (*PREFIXES, SPANS)
+    path: str = ""  # a prepared directory, from which the training examples are read then
     limit: int = 0  # of a task's size when the rates are computed (K); 0: none
     temperature: float = 1.0  # 1: examples-proportional; the larger, the more equal
     pairs_source: str = "catalogues"  # of translate: see data.parallel
@@ -59,6 +61,13 @@ class TextTasksConfig:
 def load_tasks(config: TextTasksConfig) -> dict[str, PairSplits]:
     """The examples of each task in the config's order, fetched at first use; of `spans` (document,
     "") pairs. Held-out splits come shuffled."""
+    if config.path:
+        shards = Shards(config.path)
+        held = {split: shards.held_out(split) for split in SPLITS[1:]}
+        return {
+            name: PairSplits([], held["validation"][name], held["test"][name], {}, shards.licence)
+            for name in shards.parts
+        }
     found = {}
     for name in config.tasks:
         parts, report, licence = TASKS[name](config)

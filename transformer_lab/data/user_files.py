@@ -88,10 +88,11 @@ def _json_pairs(file: Path, source: str, target: str) -> Iterator[Pair]:
             record = json.loads(line)
         except ValueError as error:
             raise LabError(f"{file}:{number}: not JSON ({error})") from error
-        yield _json_pair(record, source, target, f"{file}:{number}")
+        yield json_pair(record, source, target, f"{file}:{number}")
 
 
-def _json_pair(record: object, source: str, target: str, where: str) -> Pair:
+def json_pair(record: object, source: str, target: str, where: str) -> Pair:
+    """The two texts of a record. Raises: LabError that names the place where one is missing."""
     if isinstance(record, dict):
         for names in (("source", "target"), (source, target)):
             pair = tuple(record.get(name) for name in names)

@@ -12,9 +12,9 @@ from transformer_lab.layers.attention import Attention, KeyValue, to_ring
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places, ScoreBias
-from transformer_lab.layers.stacked import LAYERS
 from transformer_lab.ops.dropout import drop_path, dropout
 from transformer_lab.ops.layout import constrain
+from transformer_lab.ops.stacked import LAYERS
 from transformer_lab.ops.visibility import ALL, Visible, visible
 
 Bias = Float[Array, "#b #n #t s"]
@@ -150,7 +150,7 @@ class Stack(nn.Module):
     """Blocks named layer_0, layer_1, ..., and a final norm where the norm stands first.
 
     Parameters are made unrolled, one subtree a layer. With `scan_layers` one layer is compiled for
-    all and takes them stacked, as a run then trains them (`layers.stacked`) or, where they are not,
+    all and takes them stacked, as a run then trains them (`ops.stacked`) or, where they are not,
     by stacking them inside the computation: initial values and numbers are the same either way.
     """
 

@@ -1,5 +1,8 @@
 """Which program computes attention: chosen by device and shape, all with the same results."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -15,9 +18,20 @@ from transformer_lab.ops.visibility import Visible
 
 IMPLEMENTATIONS = ("auto", "own", "chunked", "splash", "cudnn", "xla")
 PLAIN = ("own", "local", "xla")  # these take dropout of weights or a bias, where others do not
-WHOLE = 1024  # keys up to which scores [T, S] may stand in memory
+WHOLE = 1024  # keys from which on scores [T, S] do not stand in memory; blocks are faster, too
 SHORTEST = 512  # queries and keys from which on the TPU's kernel is taken
+_CHOSEN: ContextVar[set[str] | None] = ContextVar("chosen", default=None)
 NEEDS = {"splash": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
+
+
+@contextmanager
+def chosen() -> Iterator[set[str]]:
+    """The programs that are chosen inside, where something is traced: names and lengths."""
+    token = _CHOSEN.set(names := set())
+    try:
+        yield names
+    finally:
+        _CHOSEN.reset(token)
 
 
 def platform() -> str:
@@ -66,9 +80,9 @@ def choose(
         return "splash"
     if where == "gpu" and cudnn_holds(query, key, seen):
         return "cudnn"
-    if local_holds(query, key, seen) and 2 * seen.window <= WHOLE:
+    if local_holds(query, key, seen) and 2 * seen.window < WHOLE:
         return "local"
-    return "chunked" if s > WHOLE else "own"
+    return "chunked" if s >= WHOLE else "own"
 
 
 def attention(
@@ -86,6 +100,8 @@ def attention(
     """`attend` without its weights, by the program that `choose` names."""
     inputs, drops = (query, key, value), bool(dropout_rate) and dropout_key is not None
     name = choose(implementation, query, key, seen, bias is not None, drops)
+    if (names := _CHOSEN.get()) is not None:
+        names.add(f"{name} ({query.shape[2]:,} x {key.shape[2]:,})")
     if name in ("chunked", "splash", "ring"):
         run = {"chunked": chunked_attend, "splash": splash_attend, "ring": ring_attend}[name]
         return run(*inputs, seen, scale=scale)

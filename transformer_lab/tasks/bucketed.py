@@ -8,9 +8,12 @@ import jax
 import numpy as np
 
 from transformer_lab.data.batching import BatchPlan, check_rows, choose_buckets, fits
-from transformer_lab.data.buckets import rows_per_batch
+from transformer_lab.data.buckets import Shape, rows_per_batch
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, fill, lengths_of
+from transformer_lab.data.shard_plans import ShardPlan
+from transformer_lab.data.shard_rows import Needed, load_records
+from transformer_lab.data.shards import Shards
 from transformer_lab.tasks.base import HostBatch, shapes_of
 
 Fields = dict[str, Ragged]
@@ -25,6 +28,7 @@ class Bucketed:
     FIELDS: tuple[str, ...] = ("tokens",)
     tokenizer: Any
     model_config: Any
+    shards: Shards | None = None  # where the training examples lie, if not in memory
     # split -> token ids of its examples, and what else a batch holds of each
     encode_split: Callable[[str], tuple[Fields, Columns]]
 
@@ -63,9 +67,22 @@ class Bucketed:
     @cached_property
     def train_plan(self) -> BatchPlan:
         """The order and the shapes of the training batches."""
+        if self.shards is not None:
+            return self.shard_plan()
         lengths, slots = lengths_of(self.train_set[0]), self.slots()
         shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
         return BatchPlan(lengths, shapes, *slots, self.seed)
+
+    def shard_plan(self, rates: np.ndarray | None = None) -> ShardPlan:
+        """The same for prepared shards; `rates` mix their parts."""
+        longest = np.minimum(self.model_config.max_length, np.atleast_1d(self.longest()))
+        buckets = self.sections["batch"].buckets
+        return ShardPlan(self.shards, longest, buckets, *self.slots(), self.seed, rates)
+
+    @property
+    def dropped(self) -> int:
+        """Training examples that no batch takes, for their length."""
+        return self.train_set[2] if self.shards is None else self.train_plan.dropped
 
     def steps_per_epoch(self) -> int:
         return self.train_plan.batches_per_epoch
@@ -82,8 +99,15 @@ class Bucketed:
         return batch
 
     def train_batches(self) -> Batches:
+        if self.shards is not None:
+            return Batches(self.train_plan, self.load_shards, by_rows=True)
         fields, columns, _ = self.train_set
         return Batches(self.train_plan, partial(self.load, fields, columns))
+
+    def load_shards(self, ids: np.ndarray, shape: Shape, needed: Needed = None) -> HostBatch:
+        """A batch of prepared records."""
+        pad_id = self.tokenizer.pad_id
+        return load_records(ids, shape, needed, shards=self.shards, pad_id=pad_id)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         return self.in_order(*self.fitting(split)[:2])

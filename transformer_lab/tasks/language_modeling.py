@@ -12,10 +12,12 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer_lab import models, text
-from transformer_lab.data import documents, packing
-from transformer_lab.data.batching import check_rows
+from transformer_lab.data import documents, packing, shard_rows
+from transformer_lab.data.batching import BatchPlan, check_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
+from transformer_lab.data.shard_plans import CountedPlan, PackedShardPlan, StreamShardPlan
+from transformer_lab.data.shards import Shards, open_shards
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.errors import LabError
@@ -111,10 +113,11 @@ class LanguageModeling:
                 f"task.other_lengths = {self.config.other_lengths} must be within "
                 f"model.max_length = {model_config.max_length}"
             )
-        if assets is None:
+        self.tokenizer = None if assets is None else text.load(assets)
+        if self.tokenizer is None and self.reads_shards:
+            self.tokenizer = self.shards.tokenizer()
+        elif self.tokenizer is None:
             self.tokenizer = text.train(sections["tokenizer"], self.documents.train, seed)
-        else:
-            self.tokenizer = text.load(assets)
         size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
         self.model_config = replace(model_config, vocab_size=size)
         self.family = models.family(model_kind)
@@ -150,8 +153,22 @@ class LanguageModeling:
         tokenizer = self.tokenizer
         return tokenizer.eos_id if self.config.layout == "stream" else tokenizer.bos_id
 
+    @property
+    def reads_shards(self) -> bool:
+        """Whether the training documents lie in a prepared directory."""
+        return self.sections["data"].source == "shards"
+
+    @cached_property
+    def shards(self) -> Shards | None:
+        """That directory."""
+        data, tokenizer = self.sections["data"], self.sections["tokenizer"]
+        own, kind = self.tokenizer, "language_modeling"
+        return open_shards(data, tokenizer, kind, own) if self.reads_shards else None
+
     @cached_property
     def documents(self) -> documents.Documents:
+        if self.shards:
+            return documents.prepared_documents(self.shards)
         return documents.load_documents(self.sections["data"])
 
     def encode_split(self, split: str) -> tuple[Ragged, np.ndarray]:
@@ -165,11 +182,13 @@ class LanguageModeling:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return documents.fingerprint(self.documents)
+        return self.shards.fingerprint if self.shards else documents.fingerprint(self.documents)
 
     @cached_property
-    def _train(self) -> tuple[packing.StreamPlan | packing.PackedPlan, Callable[..., HostBatch]]:
+    def _train(self) -> tuple[BatchPlan, Callable[..., HostBatch]]:
         """The order of the training rows, and what makes a batch of them."""
+        if self.shards:
+            return self._train_shards()
         ids, _ = self.encode_split("train")
         rows, length = self.sections["batch"].rows, self.sections["batch"].length
         prefix = self.model_config.mask == "prefix"
@@ -181,11 +200,20 @@ class LanguageModeling:
         plan = packing.StreamPlan(len(stream), length, rows, self.seed, prefix)
         return plan, partial(packing.load_stream, stream=stream)
 
+    def _train_shards(self) -> tuple[CountedPlan, Callable[..., HostBatch]]:
+        rows, length = self.sections["batch"].rows, self.sections["batch"].length
+        more = length, rows, self.seed, self.model_config.mask == "prefix"
+        found = {"shards": self.shards, "eos": self.tokenizer.eos_id}
+        if self.config.layout == "packed":
+            load = partial(shard_rows.load_packed, **found, bos=self.start_id)
+            return PackedShardPlan(self.shards, *more), load
+        return StreamShardPlan(self.shards, *more), partial(shard_rows.load_stream, **found)
+
     def steps_per_epoch(self) -> int:
         return self._train[0].batches_per_epoch
 
     def train_batches(self) -> Batches:
-        return Batches(*self._train)
+        return Batches(*self._train, by_rows=self.shards is not None)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each target of each document once, with a stride less of context than the length."""
@@ -310,11 +338,16 @@ class LanguageModeling:
                 f"{self.model_config.max_length}: lower one of them, or set task.samples = 0"
             )
         counts = ", ".join(f"{name} {count:,}" for name, count in docs.report.items())
-        stats = text.statistics(self.tokenizer, (docs.validation or docs.train)[:50])
+        vocabulary = f"vocabulary: {self.tokenizer.vocab_size:,} pieces"
+        if sample := (docs.validation or docs.train)[:50]:
+            stats = text.statistics(self.tokenizer, sample)
+            vocabulary += (
+                f", {stats['tokens_per_word']:.2f} tokens a word, "
+                f"{100 * stats['unknown_rate']:.2f} % unknown"
+            )
         return [
             f"documents: {counts}; licence: {docs.licence}",
-            f"vocabulary: {self.tokenizer.vocab_size:,} pieces, {stats['tokens_per_word']:.2f} "
-            f"tokens a word, {100 * stats['unknown_rate']:.2f} % unknown",
+            vocabulary,
             f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
             f"one shape: {self.sections['batch'].rows} rows of {self.sections['batch'].length}",
         ]

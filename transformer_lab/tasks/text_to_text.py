@@ -11,11 +11,13 @@ import numpy as np
 from transformer_lab import text
 from transformer_lab.data import parallel, text_tasks
 from transformer_lab.data.batching import BatchConfig, choose_buckets
-from transformer_lab.data.buckets import rows_per_batch
+from transformer_lab.data.buckets import Shape, rows_per_batch
 from transformer_lab.data.mixing import MixedPlan, mixing_rates
 from transformer_lab.data.packed_pairs import PackedPairsPlan, join_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, lengths_of
+from transformer_lab.data.shard_plans import ShardPlan
+from transformer_lab.data.shard_rows import Needed
 from transformer_lab.data.span_corruption import corrupt, span_mask
 from transformer_lab.data.text_tasks import SPANS
 from transformer_lab.decoding.config import DecodeConfig
@@ -64,8 +66,15 @@ class TextToText(Translation):
     """A batch also holds `task` [rows], the number of each row's task in the config; a packed one
     `source_segments` and `target_segments` instead, the number of each token's pair in its row."""
 
+    KIND = "text_to_text"
+
     def __init__(self, model_kind, model_config, sections, *args, **kwargs):
         packed = sections["batch"].packed
+        if packed and sections["data"].path:
+            raise LabError(
+                "batch.packed packs what is in memory: unset it, or config.data.path, to train on "
+                "a prepared directory in batches of like lengths"
+            )
         if packed and model_kind != "encoder_decoder":
             raise LabError(
                 f'model.kind = "{model_kind}" reads one pair a row: unset batch.packed, or use '
@@ -79,6 +88,10 @@ class TextToText(Translation):
 
     # Data.
 
+    @property
+    def reads_shards(self) -> bool:
+        return bool(self.sections["data"].path)
+
     @cached_property
     def parts(self) -> dict[str, parallel.PairSplits]:
         """The splits of each task."""
@@ -90,6 +103,9 @@ class TextToText(Translation):
         parts = [part for name, part in self.parts.items() if name != SPANS]
         rows = {s: [pair for p in parts for pair in getattr(p, s)] for s in parallel.SPLITS}
         counts = {name: len(part.train) for name, part in self.parts.items()}
+        if self.shards:
+            records = self.shards.records_of_parts().tolist()
+            counts = dict(zip(self.shards.parts, records, strict=True))
         licences = dict.fromkeys(part.licence for part in self.parts.values())
         return parallel.PairSplits(**rows, report=counts, licence="; ".join(licences))
 
@@ -101,7 +117,8 @@ class TextToText(Translation):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return " ".join(map(parallel.fingerprint, self.parts.values()))
+        found = map(parallel.fingerprint, self.parts.values())
+        return self.shards.fingerprint if self.shards else " ".join(found)
 
     def encode(self, sentence: str) -> list[int]:
         """Ids with the end token; "<extra_id_0>" is a sentinel."""
@@ -146,9 +163,13 @@ class TextToText(Translation):
         return corrupt(ids, hidden, self.tokenizer.sentinels, self.tokenizer.eos_id)
 
     @cached_property
-    def train_plan(self) -> MixedPlan:
+    def train_plan(self) -> MixedPlan | ShardPlan:
+        data = self.sections["data"]
+        if self.shards is not None:
+            sizes = self.shards.records_of_parts().tolist()
+            return self.shard_plan(mixing_rates(sizes, data.limit, data.temperature))
         fields, columns, _ = self.train_set
-        lengths, slots, data = lengths_of(fields), self.slots(), self.sections["data"]
+        lengths, slots = lengths_of(fields), self.slots()
         sizes = np.bincount(columns["task"], minlength=len(self.parts)).tolist()
         if 0 in sizes:
             name = list(self.parts)[sizes.index(0)]
@@ -181,7 +202,13 @@ class TextToText(Translation):
             batch |= shapes_of((rows, length), **dtypes)
         return batch
 
+    def load_shards(self, ids: np.ndarray, shape: Shape, needed: Needed = None) -> HostBatch:
+        batch = super().load_shards(ids, shape, needed)
+        return {**batch, "task": np.where(ids < 0, 0, self.shards.part_of(ids)).astype(np.int32)}
+
     def train_batches(self) -> Batches:
+        if self.shards is not None:
+            return super().train_batches()
         fields, columns, _ = self.train_set
         spans = np.flatnonzero(columns["task"] == [*self.parts, SPANS].index(SPANS))
         raw = self.train_raw if len(spans) else None

@@ -13,6 +13,7 @@ from transformer_lab import models, text
 from transformer_lab.data import parallel
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
+from transformer_lab.data.shards import Shards, open_shards
 from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
@@ -52,6 +53,7 @@ class Translation(Bucketed):
     their masks (True at real tokens).
     """
 
+    KIND = "translation"
     FIELDS = ("source", "target")
 
     def __init__(
@@ -66,11 +68,11 @@ class Translation(Bucketed):
         self.config: TranslationConfig = sections["task"]
         self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
         self.check_rows(rows_multiple)
-        if assets is None:
-            config = sections["tokenizer"]
-            self.tokenizer = text.train(config, self._train_texts(), seed)
-        else:
-            self.tokenizer = text.load(assets)
+        self.tokenizer = None if assets is None else text.load(assets)
+        if self.tokenizer is None and self.reads_shards:
+            self.tokenizer = self.shards.tokenizer()
+        elif self.tokenizer is None:
+            self.tokenizer = text.train(sections["tokenizer"], self._train_texts(), seed)
         size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
         self.model_config = replace(model_config, vocab_size=size)
         self.family = models.family(model_kind)
@@ -106,6 +108,18 @@ class Translation(Bucketed):
 
     # Data.
 
+    @property
+    def reads_shards(self) -> bool:
+        """Whether the training pairs lie in a prepared directory."""
+        return self.sections["data"].source == "shards"
+
+    @cached_property
+    def shards(self) -> Shards | None:
+        data, tokenizer = self.sections["data"], self.sections["tokenizer"]
+        return (
+            open_shards(data, tokenizer, self.KIND, self.tokenizer) if self.reads_shards else None
+        )
+
     @cached_property
     def pairs(self) -> parallel.PairSplits:
         return parallel.load_pairs(self.sections["data"])
@@ -134,7 +148,7 @@ class Translation(Bucketed):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return parallel.fingerprint(self.pairs)
+        return self.shards.fingerprint if self.shards else parallel.fingerprint(self.pairs)
 
     def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
         pairs = getattr(self.pairs, split)
@@ -206,7 +220,6 @@ class Translation(Bucketed):
         return self.tokenizer.to_files()
 
     def report(self) -> list[str]:
-        dropped = self.train_set[2]
         for split in ("validation", "test"):
             pairs = getattr(self.pairs, split)
             if len(pairs) and self.fitting(split)[2] == len(pairs):
@@ -216,10 +229,11 @@ class Translation(Bucketed):
                 )
         counts = ", ".join(f"{name} {count:,}" for name, count in self.pairs.report.items())
         sizes = [len(getattr(self.pairs, s)) for s in ("train", "validation", "test")]
+        sizes[0] = len(self.shards) if self.shards else sizes[0]
         lines = [
             f"pairs: {counts}; licence: {self.pairs.licence}",
             "splits: train {:,}, validation {:,}, test {:,}; ".format(*sizes)
-            + f"longer than a batch takes: {dropped:,} of train",
+            + f"longer than a batch takes: {self.dropped:,} of train",
         ]
         for i, side in enumerate(("source", "target")):
             sample = [pair[i] for pair in list(self.pairs.validation)[:500]]

@@ -12,13 +12,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_lab import models
+from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
-from transformer_lab.layers.stacked import stack_layers, unstack_layers
+from transformer_lab.ops.kernels import chosen
+from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
 from transformer_lab.training.adapting import assemble
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import RunConfig
-from transformer_lab.training.mesh import batch_sharding, placer, shardings
+from transformer_lab.training.mesh import batch_sharding, own_rows, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.pace import Pace, Profile
 from transformer_lab.training.peers import everyones
@@ -173,6 +175,8 @@ def train(
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
+    if jax.process_count() > 1 and isinstance(batches, Batches):
+        batches.only(own_rows(trainer.mesh))
     if saved is not None and saved.data:  # an imported model has read no data yet
         batches.restore(_same_data(saved, task.fingerprint()))
     assets = task.assets()
@@ -208,9 +212,12 @@ def train(
                     break
                 with pace.waiting():
                     host = next(batches)
-                state, metrics = trainer.train_step(
-                    state, trainer.place(host), *trainer.vote(signals.received or 0)
-                )
+                with chosen() as attention:
+                    state, metrics = trainer.train_step(
+                        state, trainer.place(host), *trainer.vote(signals.received or 0)
+                    )
+                if attention:  # something was compiled
+                    log(f"attention, queries x keys: {', '.join(sorted(attention))}")
                 step += 1
                 pending.read()  # of the step before: this one is running meanwhile
                 pending.put(step, metrics, task.sizes(host))

@@ -17,8 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_lab.errors import LabError
-from transformer_lab.layers.stacked import LAYERS
 from transformer_lab.ops.layout import AXES, ROW_AXES
+from transformer_lab.ops.stacked import LAYERS
 from transformer_lab.training.config import MeshConfig
 
 Rules = Sequence[tuple[str, P]]
@@ -137,6 +137,19 @@ def rows_multiple(mesh: Mesh, micro_batches: int = 1) -> int:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows over all axes that split them."""
     return NamedSharding(mesh, P(ROW_AXES))
+
+
+def own_rows(mesh: Mesh) -> Callable[[int], np.ndarray]:
+    """Which of a batch's rows lie on devices of this process: bool [rows], for a number of rows."""
+    sharding = NamedSharding(mesh, P(*batch_sharding(mesh).spec[:1]))
+
+    def own(rows: int) -> np.ndarray:
+        found = np.zeros(rows, bool)
+        for (part,) in sharding.addressable_devices_indices_map((rows,)).values():
+            found[part] = True
+        return found
+
+    return own
 
 
 def placer(mesh: Mesh) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:

@@ -10,7 +10,7 @@ import optax
 import optax.contrib
 
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.layers.stacked import LAYERS, of_paths
+from transformer_lab.ops.stacked import LAYERS, of_paths
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.mesh import PART, path_of
 

@@ -1,0 +1,133 @@
+"""Runs on prepared directories: they learn, resume bit for bit, and refuse other data."""
+
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tasks.test_language_modeling import tiny_model
+from tests.tasks.test_text_to_text import tiny as tiny_tasks
+from tests.tiny import make_trainer, read_metrics, tiny_config
+from transformer_lab import text
+from transformer_lab.data.contents import Plan
+from transformer_lab.data.documents import DocumentsConfig, load_documents
+from transformer_lab.data.preparing import prepare
+from transformer_lab.errors import LabError
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints
+from transformer_lab.training.config import resolve
+from transformer_lab.training.mesh import make_mesh, own_rows
+
+TASKS = ("translate", "sentiment", "next_sentence")
+CONFIGS = {
+    "translation": lambda: tiny_config(task__samples=0),
+    "stream": tiny_model,
+    "packed": lambda: tiny_model(task__layout="packed", model__mask="prefix"),
+}
+
+
+def prepared(config, folder: Path, **changes):
+    """The config's data, prepared in a folder, and the config that reads it from there."""
+    found = resolve(config)
+    plan = Plan(found.task_kind, found.sections["data"], found.sections["tokenizer"], **changes)
+    prepare(plan, folder, lambda line: None)
+    if "source" in config.data:
+        config.data.source = "shards"
+    config.data.path = str(folder)
+    config.mesh.data = -1
+    return config
+
+
+def finished(config, workdir):
+    runs.run(config, workdir)
+    checkpoints = Checkpoints(workdir, 2, lambda line: None)
+    params = checkpoints.restore_params(checkpoints.good_steps()[-1])
+    checkpoints.close()
+    return params, [row for row in read_metrics(workdir) if "test/loss" in row][-1]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_run_on_shards_learns_and_resumes_bit_for_bit(kind, tmp_path):
+    config = prepared(CONFIGS[kind](), tmp_path / "data")
+    whole, scores = finished(config, tmp_path / "whole")
+    with config.unlocked():
+        config.steps = 5
+    finished(config, tmp_path / "parts")
+    with config.unlocked():
+        config.steps = 10
+    parts, again = finished(config, tmp_path / "parts")
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+    same = [key for key in scores if key.endswith("loss") or key.endswith("bleu")]
+    assert "test/loss" in same and [scores[key] for key in same] == [again[key] for key in same]
+    losses = [row["loss"] for row in read_metrics(tmp_path / "whole") if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+def test_held_out_scores_are_those_of_the_same_data_in_memory(tmp_path):
+    in_memory = make_trainer(tiny_config(), 1)
+    params = in_memory.init().params
+    ours = make_trainer(prepared(tiny_config(), tmp_path), 1)
+    assert ours.task.tokenizer.fingerprint() == in_memory.task.tokenizer.fingerprint()
+    for split in ("validation", "test"):
+        assert ours.evaluate(params, split) == in_memory.evaluate(params, split)
+    batch = next(ours.task.train_batches())
+    known = set(map(tuple, in_memory.task.train_set[0]["source"]))
+    both = zip(batch["source"], batch["source_mask"], strict=True)
+    rows = [tuple(row[mask]) for row, mask in both]
+    assert {row for row in rows if row} <= known
+
+
+def test_a_mixture_on_shards_has_the_rates_of_the_one_in_memory(tmp_path):
+    in_memory = make_trainer(tiny_tasks(TASKS), 1).task
+    ours = make_trainer(prepared(tiny_tasks(TASKS), tmp_path), 1).task
+    np.testing.assert_allclose(ours.train_plan.shares(), in_memory.train_plan.shares(), atol=0.01)
+    fields, columns, _ = in_memory.train_set
+    known = {(t, *fields["source"][i]) for i, t in enumerate(columns["task"].tolist())}
+    batch = next(ours.train_batches())
+    real = batch["target_mask"][:, 0]
+    rows = zip(batch["task"][real], batch["source"][real], batch["source_mask"][real], strict=True)
+    assert {(int(task), *row[mask]) for task, row, mask in rows} <= known
+    with pytest.raises(LabError, match="unset it, or config.data.path"):
+        config = tiny_tasks(TASKS, **{"batch.packed": (60, 20), "data.path": str(tmp_path)})
+        make_trainer(config, 1)
+
+
+def test_a_run_is_not_resumed_on_a_directory_prepared_from_other_data(tmp_path):
+    config = prepared(tiny_config(), tmp_path / "data")
+    saved = make_trainer(config, 1).task
+    state = {"content": saved.fingerprint(), **saved.train_batches().get_state()}
+    shutil.rmtree(tmp_path / "data")
+    other = tiny_config()
+    other.data.split_seed = 1
+    prepared(other, tmp_path / "data")
+    config.data.split_seed = 1
+    task = make_trainer(config, 1).task
+    assert task.fingerprint() != state.pop("content")
+    with pytest.raises(LabError, match="belongs to other batches"):
+        task.train_batches().restore(state)
+    config.data.split_seed = 0
+    with pytest.raises(LabError, match="config.data.split_seed = 0, but .* prepared with 1"):
+        make_trainer(config, 1)
+    words = text.train(resolve(config).sections["tokenizer"], ["other words"]).to_files()
+    config.data.split_seed = 1
+    with pytest.raises(LabError, match="run's tokenizer is not the one of"):
+        runs.build_task(resolve(config), words, make_mesh(resolve(config).run.mesh)).report()
+
+
+def test_spans_and_prepared_sources_cannot_be_prepared(tmp_path):
+    with pytest.raises(LabError, match="leave it out of config.data.tasks"):
+        prepared(tiny_tasks(("translate", "spans")), tmp_path / "a")
+    with pytest.raises(LabError, match="name the source of the data itself"):
+        prepared(prepared(tiny_config(), tmp_path / "b"), tmp_path / "c")
+
+
+def test_a_task_that_needs_the_texts_themselves_refuses_shards():
+    with pytest.raises(LabError, match="holds tokens for language_modeling"):
+        load_documents(DocumentsConfig(source="shards"))
+
+
+def test_one_process_owns_all_rows_of_its_devices():
+    config = resolve(tiny_config(mesh__data=4, mesh__fsdp=2)).run.mesh
+    assert own_rows(make_mesh(config))(16).tolist() == [True] * 16

@@ -1,0 +1,200 @@
+"""Writes prepared directories (`data.shards`): in parallel, shard by shard, and on after a kill.
+
+First comes what all shards need: the held-out texts, and a tokenizer (`data.contents`). Then each
+shard is written for itself, and last the index over all of them. A file that is done is whole, so
+the same call goes on where one before was stopped.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_lab import text
+from transformer_lab.data.contents import Content, Plan, Say, find_content, scanned
+from transformer_lab.data.indexing import write_index
+from transformer_lab.data.pairs import key
+from transformer_lab.data.processes import results
+from transformer_lab.data.raw_files import Part, Row, read
+from transformer_lab.data.scanning import kept
+from transformer_lab.data.shards import PREPARED, TOKENIZER, settings, shard_name
+from transformer_lab.data.user_files import SPLITS
+from transformer_lab.errors import LabError, read_json
+
+BEGUN = "begun.json"
+BLOCKS = {"pairs": 16, "documents": 1}  # records of an ArrayRecord entry
+
+
+def prepare(plan: Plan, folder: Path, say: Say) -> None:
+    """Makes a prepared directory, or finishes one that was begun with the same settings.
+
+    Raises: LabError for another directory's settings, files that changed, or bad content.
+    """
+    begun = folder / BEGUN
+    if begun.exists():
+        _refuse_other(folder, read_json(begun)["asked"], plan.asked())
+    if (folder / PREPARED).exists():
+        say(f"{folder} is prepared already")
+        return
+    content = find_content(plan)
+    if not begun.exists():
+        _begin(plan, folder, scanned(plan, content, say) if content.files else content)
+    about = read_json(begun)
+    same = content.files or content.fingerprint == about["content"]
+    if content.files != about["files"] or not same:
+        raise LabError(f"the data is not what it was when {folder} was begun: use another --output")
+    jobs = [(part, rows) for part, shards in content.train.items() for rows in shards]
+    paths = [folder / shard_name(i) for i in range(len(jobs))]
+    todo = [i for i, path in enumerate(paths) if not path.with_suffix(".json").exists()]
+    there = len(jobs) - len(todo)
+    if there:
+        say(f"goes on: {there} of {len(jobs)} shards are there")
+    calls = ((str(folder), i, jobs[i][1]) for i in todo)
+    for done, records in enumerate(results(_write_shard, calls, plan.workers), there + 1):
+        say(f"shard {done} of {len(jobs)}: {records:,} records")
+    _finish(plan, folder, about, paths, [part for part, _ in jobs])
+    say(f"{folder} is prepared")
+
+
+def _refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in now:
+        if before[name] != now[name]:
+            old, new = before[name], now[name]
+            if isinstance(old, dict) and isinstance(new, dict):
+                name, old, new = next(
+                    (f"config.{name}.{k}", old.get(k), new[k]) for k in new if old.get(k) != new[k]
+                )
+            raise LabError(
+                f"{folder} was begun with {name} = {old!r}, this is {new!r}: use another --output"
+            )
+
+
+def _begin(plan: Plan, folder: Path, content: Content) -> None:
+    """The tokenizer, the held-out texts, and last the file that says that both are there."""
+    (folder / "shards").mkdir(parents=True, exist_ok=True)
+    held = {key(row[0]) for rows in content.held.values() for part in rows.values() for row in part}
+    sample = (text_ for row in content.sample if key(row[0]) not in held for text_ in row)
+    tokenizer = plan.given or text.train(plan.tokenizer, sample)
+    text.save_dir(tokenizer, folder / TOKENIZER)
+    for split in SPLITS[1:]:
+        rows = ((part, *row) for part, rows in content.held[split].items() for row in rows)
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        put(folder / f"{split}.jsonl", "".join(lines).encode())
+    about = {
+        "task": plan.task, "kind": plan.kind, "names": plan.names, "asked": plan.asked(),
+        "files": content.files, "content": content.fingerprint, "report": content.report,
+        "licence": content.licence, "tokenizer": tokenizer.fingerprint(),
+        "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4",
+        "max_characters": getattr(plan.data, "max_characters", 0),
+    }  # fmt: skip
+    put(folder / BEGUN, json.dumps(about, indent=1).encode())
+
+
+def put(path: Path, content: bytes) -> None:
+    """The file is whole or it is not there."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
+
+
+@cache
+def _shared(folder: str) -> tuple[dict[str, Any], text.Tokenizer, set[str]]:
+    """What all shards need: settings, tokenizer, and which sources are held out."""
+    about = read_json(Path(folder) / BEGUN)
+    lines = [
+        line
+        for split in SPLITS[1:]
+        for line in (Path(folder) / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    return about, text.load_dir(Path(folder) / TOKENIZER), {key(json.loads(x)[1]) for x in lines}
+
+
+def _write_shard(folder: str, number: int, content: Part | Sequence[Row]) -> int:
+    """Writes the records of a shard, their lengths, and last what counts as done."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    about, tokenizer, held = _shared(folder)
+    report: Counter[str] = Counter()
+    rows: Iterable[Row] = content
+    if isinstance(content, Part):
+        rows = read(content, about["kind"], tuple(about["names"]))
+        rows = kept(rows, about["max_characters"], report)
+        rows = _not_held(rows, held, report)
+    path = Path(folder) / shard_name(number)
+    part, lengths = path.with_suffix(".part"), []
+    writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
+    for some in batched(_encoded(rows, tokenizer, about["kind"]), BLOCKS[about["kind"]]):
+        lengths += [[len(ids) for ids in row] for row in some]
+        ids = list(chain.from_iterable(chain.from_iterable(some)))
+        writer.write(np.array(ids, about["dtype"]).tobytes())
+    writer.close()
+    os.replace(part, path)
+    np.save(path.with_suffix(".npy"), np.array(lengths, np.uint32))
+    done = {"records": len(lengths), "report": report}
+    put(path.with_suffix(".json"), json.dumps(done).encode())
+    return len(lengths)
+
+
+def _not_held(rows: Iterable[Row], held: set[str], report: Counter[str]) -> Iterator[Row]:
+    for row in rows:
+        if key(row[0]) in held:
+            report["held_out"] += 1
+        else:
+            yield row
+
+
+def batched(items: Iterable[Any], count: int) -> Iterator[list[Any]]:
+    """The items, so many at a time."""
+    iterator = iter(items)
+    while some := list(islice(iterator, count)):
+        yield some
+
+
+def _encoded(
+    rows: Iterable[Row], tokenizer: text.Tokenizer, kind: str
+) -> Iterator[list[list[int]]]:
+    """Token ids of each row's texts; those of pairs with their start and end tokens."""
+    for some in batched(rows, 256):
+        columns = [tokenizer.encode_batch(column) for column in zip(*some, strict=True)]
+        for row in zip(*columns, strict=True):
+            yield (
+                row
+                if kind == "documents"
+                else [[*tokenizer.start_ids, *ids, tokenizer.eos_id] for ids in row]
+            )
+
+
+def _finish(
+    plan: Plan, folder: Path, about: dict[str, Any], paths: list[Path], part_of: list[str]
+) -> None:
+    """The index over all shards, and last the file that says that the directory is whole."""
+    done = [read_json(path.with_suffix(".json")) for path in paths]
+    records, parts = [shard["records"] for shard in done], list(dict.fromkeys(part_of))
+    if not sum(records):
+        raise LabError(f"{folder}: no record is left to train on: hold out less, or give more data")
+    numbers = [parts.index(part) for part in part_of]
+    write_index(folder, [path.with_suffix(".npy") for path in paths], numbers, plan.kind)
+    report = sum((Counter(shard["report"]) for shard in done), Counter(about["report"]))
+    whole = {
+        "task": plan.task, "parts": parts, "records": records,
+        "fields": ("document",) if plan.kind == "documents" else ("source", "target"),
+        "block": BLOCKS[plan.kind], "dtype": about["dtype"], "licence": about["licence"],
+        "report": {**report, "train": sum(records)}, "sample": plan.sample,
+        "settings": {"data": settings(plan.data), "tokenizer": about["asked"]["tokenizer"]},
+        "source": {"files": about["files"], "content": about["content"]},
+        "tokenizer": about["tokenizer"],
+    }  # fmt: skip
+    names = "task", "parts", "records", "settings", "source", "tokenizer"
+    identity = json.dumps([whole[name] for name in names], sort_keys=True)
+    whole["fingerprint"] = hashlib.sha256(identity.encode()).hexdigest()
+    put(folder / PREPARED, json.dumps(whole, indent=1).encode())
+    for path in paths:
+        path.with_suffix(".npy").unlink()
+        path.with_suffix(".json").unlink()
