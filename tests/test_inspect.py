@@ -1,5 +1,6 @@
 """The printed tables: a row for each preset, and the figures that were asked for."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,60 @@ def test_ways_of_adapting_by_bytes_in_closed_form():
         assert number(method, "Adam") == 8 * factors + 8
         assert number(method, "frozen") == 4 * whole - less
     assert number("adapters", "frozen") < 4 * whole
+
+
+CONFIG = """
+from transformer_lab.training.config import default_config
+
+def get_config(arg=""):
+    config = default_config("decoder", "language_modeling")
+    config.model.update(layers=2, width=32, heads=4, head_dim=8, feed_forward_width=64,
+                        max_length=16, vocab_size=128, scan_layers=True, remat="nothing")
+    config.batch.update(rows=16, length=16)
+    config.mesh.update(data=1, fsdp=-1)
+    return config
+"""
+
+
+def compiled(tmp_path, *arguments):
+    path = tmp_path / "tiny.py"
+    path.write_text(CONFIG)
+    command = [sys.executable, "-m", "transformer_lab.inspect", "--compile", f"--config={path}"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_a_compiled_step_is_one_line_of_json(tmp_path):
+    """FLOPs by hand: 6 N a token and attention's square, and what is computed again."""
+    done = compiled(tmp_path, "--topology=cpu:4", "--chip=v5e", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["topology"] == "cpu:4" and found["fits"] is True and found["chip"] == "TPU v5e"
+    assert found["mesh"] | {"fsdp": 4} == found["mesh"] and max(found["mesh"].values()) == 4
+    a_layer = 4 * 32 * 32 + 2 * 32 * 64
+    forward = 2 * (2 * a_layer + 128 * 32) + 2 * 4 * 32 * 16
+    assert found["model_flops"] == 3 * forward * 16 * 16
+    again = 2 * (2 * a_layer) + 2 * 4 * 32 * 16
+    assert found["model_flops"] < 4 * found["flops"] <= found["model_flops"] + again * 16 * 16
+    held = found["argument_bytes"] + found["output_bytes"] - found["aliased_bytes"]
+    assert found["peak_bytes"] >= held + found["temporary_bytes"] > found["temporary_bytes"] > 0
+    kinds = found["collectives"]
+    assert found["collective_bytes"] == sum(entry["bytes"] for entry in kinds.values())
+    assert kinds["all-gather"]["count"] > 0 and found["collective_bytes"] > 0
+    assert found["step_seconds"] == max(found["seconds"].values()) and 0 < found["mfu"] < 1
+    assert found["largest"][0]["bytes"] >= found["largest"][-1]["bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--topology=cpu:4", "--config.mesh.fsdp=3"], "does not fit 4 devices"),
+        (["--topology=cpu:no"], "write the number of devices"),
+        (["--topology=v5e"], "write v5e:8x8"),
+        (["--topology=cpu:4", "--chip=v9"], '--chip="v9" is unknown'),
+        (["--topology=cpu:32"], "not divided by"),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_line(arguments, words, tmp_path):
+    done = compiled(tmp_path, *arguments)
+    assert done.returncode == 2 and words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -52,6 +52,7 @@ def config_of(kind, rows, **changes):
         config.model.image.update(image_size=(16, 16), patch_size=(4, 4))
         config.model.text.max_length = LENGTH
         config.task.loss = "chunked_softmax"
+        config.model.projection = 8  # the loss compares the vectors of all rows, and keeps them
     elif "max_length" in config.model:
         config.model.max_length = LENGTH
     return config
