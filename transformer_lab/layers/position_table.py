@@ -43,7 +43,7 @@ class Scores(nn.Module):
         tokens = jnp.broadcast_to(token, (1, len(places.key), self.config.width))
         key_value = attention.keys_and_values(tokens, places.key)
         bias = ScoreBias(self.config, causal=True)(places)
-        return attention(token, key_value, None, None, places, bias)
+        return attention(token, key_value, places=places, bias=bias)
 
 
 def measure(kind: str) -> Measured:

@@ -95,6 +95,11 @@ class Task(Protocol):
     def report(self) -> list[str]:
         """Lines for the start of a run: data, tokenizer, shapes."""
 
+
+@runtime_checkable
+class KnownBatch(Protocol):
+    """A task whose batches have a shape that the config alone decides."""
+
     def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of the largest training batch, without reading the data."""
 
