@@ -161,9 +161,10 @@ class LanguageModeling:
     @cached_property
     def shards(self) -> Shards | None:
         """That directory."""
-        data, tokenizer = self.sections["data"], self.sections["tokenizer"]
-        own, kind = self.tokenizer, "language_modeling"
-        return open_shards(data, tokenizer, kind, own) if self.reads_shards else None
+        if not self.reads_shards:
+            return None
+        settings = self.sections["data"], self.sections["tokenizer"]
+        return open_shards(*settings, "language_modeling", self.tokenizer)
 
     @cached_property
     def documents(self) -> documents.Documents:
