@@ -6,9 +6,10 @@
 
 `python -m transformer_lab.inspect --table=decoders` lists the names. Mesh and micro-batches are for
 64 chips of TPU v5e up to 4e9 parameters, 64 of v5p up to 40e9, 512 of v5p beyond; the sizes for a
-CPU take what devices there are. On fewer devices set --config.mesh.tensor=1 and, where the rows no
-longer divide, --config.batch.rows. The data are text files of yours or a prepared set of
-tensorflow-datasets (docs/data.md). None was run here.
+CPU take what devices there are. On fewer devices set --config.mesh.fsdp, --config.mesh.tensor and,
+where the rows no longer divide, --config.batch.rows. What some of them cost a device: docs/scale.md.
+The data are text files of yours or a prepared set of tensorflow-datasets (docs/data.md). None was
+trained here.
 """
 
 from dataclasses import replace
@@ -18,8 +19,9 @@ from transformer_lab.models.costs import matmul_parameters
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.training.config import default_config, fields_of
 
-# Up to so many parameters: the devices that split rows and weights, those that split heads.
-MESHES = ((4e9, 64, 1), (40e9, 64, 1), (float("inf"), 128, 4))
+# Up to so many parameters: copies, devices that split the weights of one, those that split heads.
+# XLA has a true reduce-scatter over 16 neighbours; over 64 it makes sums of twice the bytes.
+MESHES = ((40e9, 4, 16, 1), (float("inf"), 4, 32, 4))
 TOKENS = 8192  # of a micro-batch on one device, at most
 
 
@@ -36,13 +38,13 @@ def get_config(arg: str = "gpt2_small"):
     config.tokenizer.update(kind="byte_bpe", vocab_size=size.vocab_size, lossless=True)
     config.batch.update(length=length, rows=32)
     if not on_cpu:
-        fsdp, tensor = next(m[1:] for m in MESHES if matmul_parameters(size) <= m[0])
-        config.mesh.update(data=1, fsdp=-1, tensor=tensor)
+        data, fsdp, tensor = next(m[1:] for m in MESHES if matmul_parameters(size) <= m[0])
+        config.mesh.update(data=-1, fsdp=fsdp, tensor=tensor)
         config.model.vocab_multiple = 128
-        a_device = max(1, round((preset.batch_tokens or 500_000) / length / fsdp))
+        a_device = max(1, round((preset.batch_tokens or 500_000) / length / (data * fsdp)))
         parts = -(-a_device * length // TOKENS)
         config.micro_batches = parts
-        config.batch.rows = fsdp * parts * -(-a_device // parts)
+        config.batch.rows = data * fsdp * parts * -(-a_device // parts)
     if size.layers > 12:
         config.model.update(scan_layers=True, remat="nothing")
     config.steps = int((preset.trained_tokens or 3e11) / config.batch.rows / length)

@@ -29,8 +29,9 @@ def test_a_preset_builds_and_its_loss_is_a_number(name):
     config = resolved(name)
     mesh, rows = config.run.mesh, config.sections["batch"].rows
     assert config.model.heads % mesh.tensor == 0
-    fsdp = 1 if mesh.data == -1 else 128 if mesh.tensor == 4 else 64
-    parts = fsdp * config.run.micro_batches
+    split = 1 if mesh.fsdp == 1 else 4 * mesh.fsdp  # what divides rows, on the stated topology
+    assert mesh.fsdp == {1: 1, 64: 16, 128: 32}[split] and (mesh.tensor == 4) == (split == 128)
+    parts = split * config.run.micro_batches
     assets = stand_in(config.model, config.sections)
     model = dataclasses.replace(config.model, layers=2)
     task = tasks.objective("language_modeling").build(
@@ -43,7 +44,7 @@ def test_a_preset_builds_and_its_loss_is_a_number(name):
         assert rows * config.model.max_length == pytest.approx(stated, rel=0.35)
     key = jax.eval_shape(lambda: jax.random.key(0))
     params = jax.eval_shape(task.init, key)
-    assert params["embedding"]["embedding"].shape[0] % (1 if fsdp == 1 else 128) == 0
+    assert params["embedding"]["embedding"].shape[0] % (1 if split == 1 else 128) == 0
     loss = jax.eval_shape(task.loss, params, batch, key)["loss"]
     assert [(x.shape, x.dtype) for x in loss] == [((), np.float32)] * 2
 

@@ -131,8 +131,11 @@ class Program:
             if computation.startswith("all-reduce-scatter"):
                 kind = "reduce-scatter"
             size = collective_bytes(kind, self.operands(computation, one), one.shapes)
+            # The parts of one collective stand in fused computations and share channel and place;
+            # elsewhere a channel may be that of many.
             channel = re.search(r"channel_id=(\d+)", one.rest)
-            key = kind, channel[1] if channel else one.name
+            parts = channel and computation in self.fused
+            key = kind, f"{channel[1]} {one.op_name}" if parts else f"{computation} {one.name}"
             found[key] = max(found.get(key, (0, 0)), (times, times * size))
         return found
 
