@@ -7,7 +7,7 @@
 `python -m transformer_lab.inspect --table=decoders` lists the names. Mesh and micro-batches are for
 64 chips of TPU v5e up to 4e9 parameters, 64 of v5p up to 40e9, 512 of v5p beyond; the sizes for a
 CPU take what devices there are. On fewer devices set --config.mesh.fsdp, --config.mesh.tensor and,
-where the rows no longer divide, --config.batch.rows. What some of them cost a device: docs/scale.md.
+where the rows no longer divide, --config.batch.rows. Some costs: docs/scale.md.
 The data are text files of yours or a prepared set of tensorflow-datasets (docs/data.md). None was
 trained here.
 """
