@@ -141,6 +141,28 @@ def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
         )
 
 
+def test_what_a_block_keeps_decides_which_products_are_made_again():
+    """Products in a traced step of a stack, forward, backward and made again."""
+    x = jax.random.normal(jax.random.key(1), (2, 64, 12))
+
+    def products(remat):
+        config = StackConfig(**{**SMALL, "dropout": 0.0}, scan_layers=True, remat=remat)
+        stack = Stack(config, 3)
+        params = stack.init(jax.random.key(0), x)
+        loss = lambda params: stack.apply(params, x).sum()  # noqa: E731
+        text = str(jax.make_jaxpr(jax.grad(loss))(params))
+        run = jax.jit(jax.value_and_grad(loss))
+        return text.count("dot_general"), run(params)[1], text
+
+    kept, whole, _ = products("off")
+    for remat, most in (("nothing", False), ("dots", True), ("offload", True)):
+        count, gradient, text = products(remat)
+        # Of the two products that are left to make again, both are attention's own.
+        assert (count <= kept + 2) == most and (count > kept)
+        assert ("<host>" in text) == (remat == "offload")
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, whole)
+
+
 def test_dropout_differs_between_layers_sites_and_keys():
     config = StackConfig(**{**SMALL, "dropout": 0.5, "norm": "none", "norm_place": "pre"})
     stack = Stack(config, 2)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.layers.config import StackConfig
@@ -15,6 +16,8 @@ from transformer_lab.ops.losses import TokenScores, token_scores
 from transformer_lab.ops.norms import layer_norm
 from transformer_lab.ops.products import product
 from transformer_lab.ops.vocabulary_loss import blockwise_scores, worth_blocks
+
+PRODUCT = "product"  # by this name a block's `remat` knows what its kernels gave
 
 
 class Dense(nn.Module):
@@ -34,9 +37,10 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         names = tuple("hidden" if side == self.split else None for side in ("in", "out"))
         out = product(x.astype(self.dtype or x.dtype), kernel, names)
-        if not self.use_bias:
-            return out
-        return out + self.param("bias", nn.initializers.zeros, (self.features,)).astype(out.dtype)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            out = out + bias.astype(out.dtype)
+        return checkpoint_name(out, PRODUCT)
 
 
 SPLIT = {"query": "out", "key": "out", "value": "out", "gate": "out", "up": "out"}

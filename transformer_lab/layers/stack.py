@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue, to_ring
-from transformer_lab.layers.basic import FeedForward, norm
+from transformer_lab.layers.basic import PRODUCT, FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places, ScoreBias
 from transformer_lab.ops.dropout import drop_path, dropout
@@ -24,8 +24,13 @@ STREAM = ("rows", "length", "width")
 # products with kernels; the same in the host's memory.
 POLICIES = {
     "nothing": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[PRODUCT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
 }
 
 
