@@ -198,19 +198,21 @@ class Checkpoints:
             return abstract.replace(**found)
 
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
-        """The parameters alone, as they are stored; host arrays unless shardings are given."""
+        """The parameters alone, their average over the steps where one is stored; host arrays
+        unless shardings are given."""
         path = self._path(step) / "state"
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            tree = checkpointer.metadata(path).item_metadata.tree["params"]
-            item = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype), tree)
+            tree = checkpointer.metadata(path).item_metadata.tree
+            name = "average" if "average" in tree else "params"
+            item = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype), tree[name])
             if shardings is None:
                 kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
             else:
                 kinds = jax.tree.map(lambda s: ocp.ArrayRestoreArgs(sharding=s), shardings)
             args = ocp.args.PyTreeRestore(
-                {"params": item}, restore_args={"params": kinds}, partial_restore=True
+                {name: item}, restore_args={name: kinds}, partial_restore=True
             )
-            return checkpointer.restore(path, args=args)["params"]
+            return checkpointer.restore(path, args=args)[name]
 
     def average_params(self, steps: list[int], shardings: Any | None = None) -> Any:
         """The mean of the parameters of several steps (Vaswani 2017, section 6.1)."""
@@ -230,7 +232,8 @@ class Checkpoints:
 
 
 def _stored(state: Any) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in ("step", "params", "opt_state")}
+    names = ("step", "params", "opt_state", *(["average"] if state.average else []))
+    return {name: getattr(state, name) for name in names}
 
 
 def write_atomically(path: Path, content: bytes) -> None:

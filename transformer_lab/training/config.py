@@ -104,6 +104,9 @@ class RunConfig:
     save_every: int = 1000
     keep: int = 5  # checkpoints
     average: int = 1  # the final evaluation uses the mean of the last so many checkpoints
+    # Decay of the exponential moving average of the parameters, which then is what is evaluated,
+    # decoded and exported, and is saved beside those that train; 0: none
+    ema_decay: float = 0.0
     tensorboard: bool = True
     mesh: MeshConfig = MeshConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -115,6 +118,8 @@ class RunConfig:
                 raise LabError(f"{name} = {getattr(self, name)} must be at least 1")
         if self.epochs is not None and self.epochs <= 0:
             raise LabError(f"epochs = {self.epochs} must be more than 0")
+        if not 0 <= self.ema_decay < 1:
+            raise LabError(f"ema_decay = {self.ema_decay} is not in [0, 1)")
         if not 1 <= self.average <= self.keep:
             raise LabError(f"average = {self.average} must be between 1 and keep = {self.keep}")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -46,7 +47,8 @@ class Trainer:
         rate = schedule(config.optimizer, self.steps)
         optimizer = make_optimizer(config.optimizer, rate)
         adapt, self.adapted = config.adapt, config.adapt.method != "full"
-        init = lambda: init_state(task.init, optimizer, config.seed, adapt)  # noqa: E731
+        averaged = config.ema_decay > 0
+        init = lambda: init_state(task.init, optimizer, config.seed, adapt, averaged)  # noqa: E731
         # Layers train stacked where all of them do, by an optimizer that treats each alike.
         whole = not self.adapted and config.optimizer.name != "adafactor"
         stack = lambda state: stack_layers(state, task.model_config) if whole else state  # noqa: E731
@@ -69,8 +71,9 @@ class Trainer:
         self._unstack_params = jax.jit(unstack_layers, out_shardings=self.state_shardings.params)
         self.place: Place = placer(mesh)
         step = make_train_step(
-            task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt
-        )
+            task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt,
+            config.ema_decay,
+        )  # fmt: skip
         everywhere = NamedSharding(mesh, P())
         inputs = (inner, batch_sharding(mesh))
         self._votes: dict[int, tuple[jax.Array, ...]] = {}
@@ -122,15 +125,18 @@ class Trainer:
         """The state with other parameters of the whole model, laid as the mesh has them."""
         params = jax.device_put(params, self.param_shardings)
         trained, frozen = self._split(params) if self.adapted else (params, {})
-        state = self.canonical(state).replace(params=trained, frozen=frozen)
+        average = jax.tree.map(jnp.copy, trained) if state.average else {}
+        state = self.canonical(state).replace(params=trained, frozen=frozen, average=average)
         return self.stack(state)
 
     def whole(self, state: TrainState) -> Params:
-        """The parameters as the model takes them, for evaluation and decoding."""
+        """The parameters as the model takes them, for evaluation and decoding: their average over
+        the steps where the run keeps one."""
+        params = state.average or state.params
         if self.adapted:
-            return self._assemble(state.params, state.frozen)
-        known = jax.tree.structure(state.params) == jax.tree.structure(self.param_shapes)
-        return state.params if known else self._unstack_params(state.params)
+            return self._assemble(params, state.frozen)
+        known = jax.tree.structure(params) == jax.tree.structure(self.param_shapes)
+        return params if known else self._unstack_params(params)
 
     def evaluate(self, params: Params, split: str) -> dict[str, float]:
         """Sums over every example of a split, divided once; "loss" in nats a token."""

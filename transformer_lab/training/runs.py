@@ -174,7 +174,7 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
     if count > 1 and steps:
         log(f"scores the mean of the checkpoints of steps {', '.join(map(str, steps))}")
         mean = checkpoints.average_params(steps, trainer.state_shardings.params)
-        state = state.replace(params=mean)
+        state = state.replace(params=mean, average={})
     values, scores = final_scores(trainer, trainer.whole(state), "test")
     step = int(state.step)
     writer = MetricWriter(workdir, step, trainer.config.tensorboard)

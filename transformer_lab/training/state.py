@@ -30,6 +30,7 @@ class TrainState:
     params: Any  # that train, and running statistics
     opt_state: Any
     frozen: Any = flax.struct.field(default_factory=dict)
+    average: Any = flax.struct.field(default_factory=dict)  # of `params` over the steps, or empty
 
 
 def init_state(
@@ -37,10 +38,22 @@ def init_state(
     optimizer: optax.GradientTransformation,
     seed: int,
     adapt: AdaptConfig = FULL,
+    averaged: bool = False,
 ) -> TrainState:
-    """The state of step 0, a function of the seed."""
+    """The state of step 0, a function of the seed; `averaged`: with an average of the steps."""
     params, frozen = split_params(init(jax.random.key(seed)), seed, adapt)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(learned(params)), frozen)
+    moments, average = optimizer.init(learned(params)), params if averaged else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, moments, frozen, average)
+
+
+def moving_average(old: Any, new: Any, step: Array, decay: float) -> Any:
+    """old + (1 - d) (new - old) of each leaf, with d = min(decay, (1 + step) / (10 + step)).
+
+    The first steps, counted from 1, are forgotten faster, so that a short run's average is not
+    one of its random start: the rule of TensorFlow's `ExponentialMovingAverage`.
+    """
+    decay = jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(lambda a, b: a + ((1 - decay) * (b - a)).astype(a.dtype), old, new)
 
 
 def split_params(params: Any, seed: int, adapt: AdaptConfig) -> tuple[Any, Any]:
@@ -142,6 +155,7 @@ def make_train_step(
     micro_batches: int,
     mesh: Mesh,
     adapt: AdaptConfig = FULL,
+    ema_decay: float = 0.0,
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, dict[str, Array]]]:
     """step(state, batch) -> (state, {"loss", "grad_norm", "learning_rate", "weight", ...})."""
 
@@ -173,6 +187,9 @@ def make_train_step(
         metrics["weight"] = pairs["loss"][1]
         metrics["grad_norm"] = optax.tree.norm(gradient)
         metrics["learning_rate"] = rate(state.step + 1)
-        return TrainState(state.step + 1, params, opt_state, state.frozen), metrics
+        count, average = state.step + 1, state.average
+        if ema_decay:
+            average = moving_average(average, params, count, ema_decay)
+        return TrainState(count, params, opt_state, state.frozen, average), metrics
 
     return step
