@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 Pair = tuple[Float[Array, ""], Float[Array, ""]]  # (sum, weight)
@@ -52,6 +53,19 @@ def masked_sum(values: Float[Array, "*batch"], mask: Bool[Array, "*batch"]) -> P
     """Sum over the places where the mask is True, and how many they are; NaN elsewhere is harmless
     forward."""
     return jnp.where(mask, values, 0.0).sum(), mask.sum(dtype=jnp.float32)
+
+
+def weighted_sum(
+    values: Float[Array, "*batch"],
+    mask: Bool[Array, "*batch"],
+    classes: Int[Array, "*batch"],
+    weights: Float[np.ndarray, "classes"] | None,
+) -> Pair:
+    """`masked_sum` where each place counts as much as its class; all alike without weights."""
+    if weights is None:
+        return masked_sum(values, mask)
+    each = jnp.where(mask, jnp.asarray(weights)[jnp.clip(classes, 0, len(weights) - 1)], 0.0)
+    return (each * jnp.where(mask, values, 0.0)).sum(), each.sum()
 
 
 def token_metrics(

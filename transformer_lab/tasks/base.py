@@ -1,7 +1,8 @@
 """What the trainer asks of a task. A task is one file that provides these."""
 
+import collections
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer_lab import text
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.losses import STATISTICS, Pair, Sums
 
 Batch = dict[str, Array]
@@ -119,6 +120,36 @@ def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
             config = replace(config, vocab_size=min(config.vocab_size, size - config.extra_ids))
         files |= text.StandIn.train(config).to_files()
     return files
+
+
+def class_weights(
+    setting: str, labels: Sequence[str], train: Callable[[], Iterable[Any]]
+) -> np.ndarray | None:
+    """Each class's weight in the training loss, or None where all count alike.
+
+    "balanced" is n / (classes * count) of the n training labels, as in scikit-learn; else
+    "spam=4,ham=0.5" names some classes, and the others have 1. `train` gives the training set's
+    labels. Raises: LabError for what is neither.
+    """
+    if not setting:
+        return None
+    if setting == "balanced":
+        count = collections.Counter(train())
+        total = sum(count.values())
+        return np.asarray([total / len(labels) / max(count[x], 1) for x in labels], np.float32)
+    weights = dict.fromkeys(labels, 1.0)
+    for part in setting.split(","):
+        name, _, weight = part.rpartition("=")
+        try:
+            value = float(weight)
+        except ValueError:
+            value = -1.0
+        if not name or not 0 <= value < float("inf"):
+            raise LabError(f'task.class_weights: "{part}" is neither "balanced" nor "label=weight"')
+        if name not in weights:
+            raise LabError(f'task.class_weights: "{name}" is no label{nearest(name, labels)}')
+        weights[name] = value
+    return np.asarray(list(weights.values()), np.float32)
 
 
 def shapes_of(dims: Sequence[int], **dtypes: Any) -> dict[str, jax.ShapeDtypeStruct]:

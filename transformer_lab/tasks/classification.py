@@ -12,9 +12,9 @@ from transformer_lab import text
 from transformer_lab.data import labelled
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, weighted_sum
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, Params, Place, Scores, shapes_of
+from transformer_lab.tasks.base import Batch, Params, Place, Scores, class_weights, shapes_of
 from transformer_lab.tasks.bucketed import Columns, Fields
 from transformer_lab.tasks.reading import Reading, ragged
 
@@ -25,8 +25,13 @@ class ClassificationConfig:
 
     regression: bool = False  # labels are numbers, the loss is the squared error
     label_smoothing: float = 0.0
+    class_weights: str = ""  # of the training loss: "balanced", or "label=2.5,label=0.5"
     positive_label: str = ""  # F1 is that of this class; "": the mean over all (macro)
     samples: int = 8  # texts shown at the end with what the model makes of them
+
+    def __post_init__(self):
+        if self.regression and self.class_weights:
+            raise LabError("task.class_weights is of classes, and task.regression has none")
 
 
 SECTIONS = {
@@ -48,6 +53,12 @@ class Classification(Reading):
         if self.config.positive_label:
             check_positive(self.config.positive_label, found)
         return found
+
+    @cached_property
+    def class_weights(self) -> np.ndarray | None:
+        return class_weights(
+            self.config.class_weights, self.labels, lambda: (str(r.label) for r in self.data.train)
+        )
 
     def train_texts(self) -> Iterator[str]:
         for row in self.data.train:
@@ -81,19 +92,20 @@ class Classification(Reading):
 
     def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
         smoothing = self.config.label_smoothing
-        return {"loss": self._metrics(params, batch, dropout_key, smoothing)["loss"]}
+        found = self._metrics(params, batch, dropout_key, smoothing, self.class_weights)
+        return {"loss": found["loss"]}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         return self._metrics(params, batch, None, 0.0)
 
-    def _metrics(self, params, batch, dropout_key, smoothing):
+    def _metrics(self, params, batch, dropout_key, smoothing, weights=None):
         logits = self.apply(params, batch, dropout_key)["logits"]
         label, real = batch["label"], batch["tokens_mask"][:, 0]
         if self.config.regression:
             return {"loss": masked_sum(jnp.square(logits[:, 0] - label), real)}
         right = (logits.argmax(axis=-1) == label).astype(jnp.float32)
         return {
-            "loss": masked_sum(cross_entropy(logits, label, smoothing), real),
+            "loss": weighted_sum(cross_entropy(logits, label, smoothing), real, label, weights),
             "accuracy": masked_sum(right, real),
         }
 

@@ -17,8 +17,24 @@ from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.errors import LabError
 from transformer_lab.ops.heads import mean_distance, patch_places
-from transformer_lab.ops.losses import STATISTICS, Pair, Sums, cross_entropy, masked_sum, ratio
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
+from transformer_lab.ops.losses import (
+    STATISTICS,
+    Pair,
+    Sums,
+    cross_entropy,
+    masked_sum,
+    ratio,
+    weighted_sum,
+)
+from transformer_lab.tasks.base import (
+    Batch,
+    HostBatch,
+    Params,
+    Place,
+    Scores,
+    class_weights,
+    shapes_of,
+)
 from transformer_lab.tasks.reading import LABELS
 
 FORM = "images.json"  # how the model takes its images
@@ -30,6 +46,7 @@ class ImageClassificationConfig:
     """The objective's own settings."""
 
     label_smoothing: float = 0.0
+    class_weights: str = ""  # of the training loss: "balanced", or "label=2.5,label=0.5"
     mean: tuple[float, ...] = ()  # of each channel, of pixels in 0..1; (): the training set's
     std: tuple[float, ...] = ()
 
@@ -116,6 +133,11 @@ class ImageClassification:
         """An image file as the model takes it, before the normalisation."""
         return read_image(path, self.channels, self.size, self.data_config.background)
 
+    @cached_property
+    def class_weights(self) -> np.ndarray | None:
+        train = lambda: (self.labels[i] for i in self.split("train").labels)  # noqa: E731
+        return class_weights(self.config.class_weights, self.labels, train)
+
     # What the trainer compiles.
 
     def init(self, key: Key[Array, ""]) -> Params:
@@ -127,12 +149,18 @@ class ImageClassification:
         return self.model.apply({"params": params}, images, dropout_key, batch["mask"])
 
     def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> Sums:
-        """With two heads (DeiT) the mean of both losses."""
+        """With two heads (DeiT) the mean of both losses. An image mixed of two classes counts as
+        much as the classes' weights in the same shares."""
         out = self.apply(params, batch, dropout_key)
         heads = [out[name] for name in ("logits", "distilled") if name in out]
         smoothing = self.config.label_smoothing
         losses = [soft_cross_entropy(head, batch["label"], smoothing) for head in heads]
-        pairs: Sums = {"loss": masked_sum(sum(losses) / len(losses), batch["mask"])}
+        nats, label, weights = sum(losses) / len(losses), batch["label"], self.class_weights
+        if label.ndim == 1 or weights is None:
+            pairs: Sums = {"loss": weighted_sum(nats, batch["mask"], label, weights)}
+        else:
+            each = jnp.where(batch["mask"], label @ weights, 0.0)
+            pairs = {"loss": ((each * nats).sum(), each.sum())}
         if STATISTICS in out:
             pairs[STATISTICS] = out[STATISTICS]
         return pairs

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from transformer_lab.data import labelled
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.errors import LabError
-from transformer_lab.ops.losses import Pair, token_metrics
+from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics, weighted_sum
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, Params, Place, Scores, class_weights
 from transformer_lab.tasks.bucketed import Columns, Fields
 from transformer_lab.tasks.reading import Reading, ragged
 
@@ -21,6 +22,7 @@ from transformer_lab.tasks.reading import Reading, ragged
 class TaggingConfig:
     """The objective's own settings."""
 
+    class_weights: str = ""  # of the training loss: "balanced", or "label=2.5,label=0.5"
     samples: int = 8  # sentences shown at the end
 
 
@@ -36,6 +38,14 @@ class Tagging(Reading):
     """A batch also holds `tag` [rows, length]: 1 + the label at a word's first piece, else 0."""
 
     HEAD, CONFIG_LABELS, KINDS = "tokens", True, ("encoder", "recurrent")
+
+    @cached_property
+    def class_weights(self) -> np.ndarray | None:
+        return class_weights(
+            self.config.class_weights,
+            self.labels,
+            lambda: (tag for row in self.data.train for tag in row.tags),
+        )
 
     def train_texts(self) -> Iterator[str]:
         return (" ".join(row.words) for row in self.data.train)
@@ -61,15 +71,15 @@ class Tagging(Reading):
         return ragged(tokens), {"tag": Ragged.from_lists(tags)}
 
     def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
-        return {"loss": self._metrics(params, batch, dropout_key)["loss"]}
+        logits = self.apply(params, batch, dropout_key)["logits"]
+        tag = batch["tag"] - 1
+        nats = cross_entropy(logits, tag)
+        return {"loss": weighted_sum(nats, tag >= 0, tag, self.class_weights)}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        found = self._metrics(params, batch, None)
+        logits = self.apply(params, batch)["logits"]
+        found = token_metrics(logits, batch["tag"] - 1, batch["tag"] > 0)
         return {name: found[name] for name in ("loss", "accuracy")}
-
-    def _metrics(self, params, batch, dropout_key):
-        logits = self.apply(params, batch, dropout_key)["logits"]
-        return token_metrics(logits, batch["tag"] - 1, batch["tag"] > 0)
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """F1 of BIO spans, where the labels are such, by seqeval."""

@@ -76,6 +76,11 @@ class Images(Sequence):
         number = int(self._numbers[index])
         return {"image": self._read(number), "label": int(self._labels[number])}
 
+    @property
+    def labels(self) -> list[int]:
+        """The class of each image, by number; no image is read."""
+        return [int(self._labels[number]) for number in self._numbers]
+
     def _read(self, number: int) -> np.ndarray:
         item = self._items[number]
         if isinstance(item, np.ndarray):

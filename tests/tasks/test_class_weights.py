@@ -1,0 +1,82 @@
+"""Classes of unequal weight in the losses of texts, words and images."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tasks.test_image_classification import trainer_of as images
+from tests.tasks.test_reading import ROWS
+from tests.tasks.test_reading import trainer_of as texts
+from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import ratio
+from transformer_lab.tasks.base import class_weights
+
+
+def test_weights_are_balanced_by_count_or_named():
+    train = lambda: ["ham"] * 6 + ["spam"] * 2  # noqa: E731
+    balanced = class_weights("balanced", ["ham", "spam"], train)
+    assert balanced.tolist() == pytest.approx([8 / 2 / 6, 8 / 2 / 2])
+    assert class_weights("spam=4", ["ham", "spam"], train).tolist() == [1, 4]
+    assert class_weights("", ["ham", "spam"], train) is None
+    for wrong, message in (("spma=4", r'"spma" is no label \('), ("4", '"4" is neither')):
+        with pytest.raises(LabError, match=f"^task.class_weights: {message}"):
+            class_weights(wrong, ["ham", "spam"], train)
+
+
+def weighted_mean(nats, labels, weights):
+    each = np.asarray([weights[label] for label in labels])
+    return (each * nats).sum() / each.sum()
+
+
+@pytest.mark.parametrize(
+    "task, source", [("classification", "generated"), ("tagging", "generated_tags")]
+)
+def test_a_loss_of_texts_or_words_is_the_mean_weighted_by_class(task, source):
+    trainer = texts(task, data__source=source, task__class_weights="balanced", **ROWS)
+    built, params = trainer.task, trainer.whole(trainer.init())
+    rows = built.data.train
+    found = (
+        [r.label for r in rows] if task == "classification" else [t for r in rows for t in r.tags]
+    )
+    count = Counter(map(str, found))
+    batches = built.train_batches()
+    batch = jax.device_put(next(batches))
+    batches.close()
+    logits = jax.nn.log_softmax(built.apply(params, batch)["logits"])
+    labels = (
+        np.asarray(batch["label"]) if task == "classification" else np.asarray(batch["tag"]) - 1
+    )
+    real = np.asarray(batch["tokens_mask"])[:, 0] if task == "classification" else labels >= 0
+    nats = -np.take_along_axis(np.asarray(logits)[real], labels[real][:, None], -1)[:, 0]
+    names = [built.labels[i] for i in labels[real]]
+    want = weighted_mean(nats, names, {x: len(found) / len(count) / n for x, n in count.items()})
+    assert len(set(names)) > 1
+    assert float(ratio(built.loss(params, batch, jax.random.key(0))["loss"])) == pytest.approx(
+        want, rel=1e-5
+    )
+    if task == "classification":  # an evaluation counts all alike
+        assert float(ratio(built.metrics(params, batch)["loss"])) == pytest.approx(
+            nats.mean(), rel=1e-5
+        )
+
+
+def test_an_image_mixed_of_two_classes_weighs_as_they_do():
+    task = images(task__class_weights="3=5,7=0.5").task
+    logits = jax.random.normal(jax.random.key(0), (4, 10))
+    task.apply = lambda *_: {"logits": logits}
+    label = np.asarray([3, 7, 0, 3])
+    nats = -np.asarray(jax.nn.log_softmax(logits))[np.arange(4), label]
+    batch = {"image": np.zeros((4, 8, 8, 1), np.uint8), "mask": np.asarray([1, 1, 1, 0], bool)}
+    want = (5 * nats[0] + 0.5 * nats[1] + nats[2]) / 6.5
+    plain = task.loss({}, batch | {"label": jnp.asarray(label)}, None)["loss"]
+    shares = task.loss({}, batch | {"label": jax.nn.one_hot(label, 10)}, None)["loss"]
+    assert float(ratio(plain)) == pytest.approx(want, rel=1e-5)
+    assert float(ratio(shares)) == pytest.approx(want, rel=1e-5)
+
+
+def test_weights_of_classes_do_not_go_with_a_regression():
+    with pytest.raises(LabError, match="^task.class_weights is of classes"):
+        texts("classification", task__regression=True, task__class_weights="balanced")
