@@ -14,6 +14,8 @@ from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import ratio
 from transformer_lab.tasks.base import class_weights
 
+KEY = jax.random.key(0)
+
 
 def test_weights_are_balanced_by_count_or_named():
     train = lambda: ["ham"] * 6 + ["spam"] * 2  # noqa: E731
@@ -69,10 +71,10 @@ def test_an_image_mixed_of_two_classes_weighs_as_they_do():
     task.apply = lambda *_: {"logits": logits}
     label = np.asarray([3, 7, 0, 3])
     nats = -np.asarray(jax.nn.log_softmax(logits))[np.arange(4), label]
-    batch = {"image": np.zeros((4, 8, 8, 1), np.uint8), "mask": np.asarray([1, 1, 1, 0], bool)}
+    batch = {"image": jnp.zeros((4, 8, 8, 1), jnp.uint8), "mask": jnp.asarray([1, 1, 1, 0], bool)}
     want = (5 * nats[0] + 0.5 * nats[1] + nats[2]) / 6.5
-    plain = task.loss({}, batch | {"label": jnp.asarray(label)}, None)["loss"]
-    shares = task.loss({}, batch | {"label": jax.nn.one_hot(label, 10)}, None)["loss"]
+    plain = task.loss({}, batch | {"label": jnp.asarray(label)}, KEY)["loss"]
+    shares = task.loss({}, batch | {"label": jax.nn.one_hot(label, 10)}, KEY)["loss"]
     assert float(ratio(plain)) == pytest.approx(want, rel=1e-5)
     assert float(ratio(shares)) == pytest.approx(want, rel=1e-5)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 Pair = tuple[Float[Array, ""], Float[Array, ""]]  # (sum, weight)
 # BatchNorm's running statistics: a top key of the parameters, trained by no gradient, and beside a
@@ -49,23 +49,30 @@ def cross_entropy(
     return scores.logsumexp - target
 
 
-def masked_sum(values: Float[Array, "*batch"], mask: Bool[Array, "*batch"]) -> Pair:
-    """Sum over the places where the mask is True, and how many they are; NaN elsewhere is harmless
-    forward."""
-    return jnp.where(mask, values, 0.0).sum(), mask.sum(dtype=jnp.float32)
-
-
-def weighted_sum(
+def masked_sum(
     values: Float[Array, "*batch"],
     mask: Bool[Array, "*batch"],
-    classes: Int[Array, "*batch"],
-    weights: Float[np.ndarray, "classes"] | None,
+    weights: Float[Array, "*batch"] | None = None,
 ) -> Pair:
-    """`masked_sum` where each place counts as much as its class; all alike without weights."""
+    """Sum over the places where the mask is True, and how many they are, each as often as its
+    weight says; NaN elsewhere is harmless forward."""
+    values = jnp.where(mask, values, 0.0)
     if weights is None:
-        return masked_sum(values, mask)
-    each = jnp.where(mask, jnp.asarray(weights)[jnp.clip(classes, 0, len(weights) - 1)], 0.0)
-    return (each * jnp.where(mask, values, 0.0)).sum(), each.sum()
+        return values.sum(), mask.sum(dtype=jnp.float32)
+    weights = jnp.where(mask, weights, 0.0)
+    return (weights * values).sum(), weights.sum()
+
+
+def weights_of(
+    classes: Num[Array, "*batch"], weights: Float[np.ndarray, "classes"] | None
+) -> Float[Array, "..."] | None:
+    """The weight of each place's class, an int, or of its shares of all classes, on the last axis;
+    None if all count alike."""
+    if weights is None:
+        return None
+    if jnp.issubdtype(classes.dtype, jnp.floating):
+        return classes @ weights
+    return jnp.asarray(weights)[jnp.clip(classes, 0, len(weights) - 1)]
 
 
 def token_metrics(

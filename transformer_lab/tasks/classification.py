@@ -12,7 +12,7 @@ from transformer_lab import text
 from transformer_lab.data import labelled
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, weighted_sum
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, weights_of
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores, class_weights, shapes_of
 from transformer_lab.tasks.bucketed import Columns, Fields
@@ -105,7 +105,9 @@ class Classification(Reading):
             return {"loss": masked_sum(jnp.square(logits[:, 0] - label), real)}
         right = (logits.argmax(axis=-1) == label).astype(jnp.float32)
         return {
-            "loss": weighted_sum(cross_entropy(logits, label, smoothing), real, label, weights),
+            "loss": masked_sum(
+                cross_entropy(logits, label, smoothing), real, weights_of(label, weights)
+            ),
             "accuracy": masked_sum(right, real),
         }
 

@@ -24,7 +24,7 @@ from transformer_lab.ops.losses import (
     cross_entropy,
     masked_sum,
     ratio,
-    weighted_sum,
+    weights_of,
 )
 from transformer_lab.tasks.base import (
     Batch,
@@ -155,12 +155,9 @@ class ImageClassification:
         heads = [out[name] for name in ("logits", "distilled") if name in out]
         smoothing = self.config.label_smoothing
         losses = [soft_cross_entropy(head, batch["label"], smoothing) for head in heads]
-        nats, label, weights = sum(losses) / len(losses), batch["label"], self.class_weights
-        if label.ndim == 1 or weights is None:
-            pairs: Sums = {"loss": weighted_sum(nats, batch["mask"], label, weights)}
-        else:
-            each = jnp.where(batch["mask"], label @ weights, 0.0)
-            pairs = {"loss": ((each * nats).sum(), each.sum())}
+        weights = weights_of(batch["label"], self.class_weights)
+        nats = sum(losses) / len(losses)
+        pairs: Sums = {"loss": masked_sum(nats, batch["mask"], weights)}
         if STATISTICS in out:
             pairs[STATISTICS] = out[STATISTICS]
         return pairs

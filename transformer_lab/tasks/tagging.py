@@ -11,7 +11,7 @@ from transformer_lab.data import labelled
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.errors import LabError
-from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics, weighted_sum
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_metrics, weights_of
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores, class_weights
 from transformer_lab.tasks.bucketed import Columns, Fields
@@ -74,7 +74,7 @@ class Tagging(Reading):
         logits = self.apply(params, batch, dropout_key)["logits"]
         tag = batch["tag"] - 1
         nats = cross_entropy(logits, tag)
-        return {"loss": weighted_sum(nats, tag >= 0, tag, self.class_weights)}
+        return {"loss": masked_sum(nats, tag >= 0, weights_of(tag, self.class_weights))}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         logits = self.apply(params, batch)["logits"]
