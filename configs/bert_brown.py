@@ -14,7 +14,7 @@ norms first they stay a coin's for as long as was tried (1,400 steps), and with 
 the masked tokens are at 6.23 after 1,500 steps.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 VARIANTS = ("", "original", "roberta")
@@ -22,8 +22,7 @@ VARIANTS = ("", "original", "roberta")
 
 def get_config(arg: str = ""):
     """`arg` is empty or one of the variants."""
-    if arg not in VARIANTS:
-        raise LabError(f'configs/bert_brown.py:"{arg}" is unknown{nearest(arg, VARIANTS)}')
+    known("configs/bert_brown.py:", arg, VARIANTS)
     config = default_config(model="encoder", task="masked_language_modeling")
     config.steps = 5000
     config.eval_every = 1000

@@ -12,7 +12,7 @@ category of 0.492; of the 1,529 trained concepts in the other artist's drawings 
 recall at 1, 5, 10: image to text 0.217, 0.359, 0.401, text to image 0.220, 0.361, 0.427.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 KINDS = ("softmax", "sigmoid", "lit", "lit_vit")
@@ -20,8 +20,7 @@ KINDS = ("softmax", "sigmoid", "lit", "lit_vit")
 
 def get_config(arg: str = "softmax"):
     """`arg` is softmax, sigmoid, lit or lit_vit."""
-    if arg not in KINDS:
-        raise LabError(f'configs/clip_emoji.py:"{arg}" is unknown{nearest(arg, KINDS)}')
+    known("configs/clip_emoji.py:", arg, KINDS)
     config = default_config(model="two_towers", task="contrastive")
     config.steps = 2000
     config.eval_every = config.save_every = 800

@@ -8,7 +8,7 @@ python -m transformer_lab.train --config=configs/cnn_fashion_mnist.py --workdir=
 (AMD EPYC, AVX-512) at 660 images a second, shared at times.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 NETS = ("resnet", "lenet")
@@ -16,8 +16,7 @@ NETS = ("resnet", "lenet")
 
 def get_config(arg: str = "resnet"):
     """`arg` names the net."""
-    if arg not in NETS:
-        raise LabError(f'configs/cnn_fashion_mnist.py:"{arg}" is unknown{nearest(arg, NETS)}')
+    known("configs/cnn_fashion_mnist.py:", arg, NETS)
     config = default_config(model="cnn", task="image_classification")
     config.steps = 3000
     config.eval_every = 1000

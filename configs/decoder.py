@@ -14,7 +14,7 @@ trained here.
 
 from dataclasses import replace
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.models.costs import matmul_parameters
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.training.config import default_config, fields_of
@@ -27,8 +27,7 @@ TOKENS = 8192  # of a micro-batch on one device, at most
 
 def get_config(arg: str = "gpt2_small"):
     """`arg` is the name of a preset."""
-    if arg not in DECODERS:
-        raise LabError(f'configs/decoder.py:"{arg}" is unknown{nearest(arg, DECODERS)}')
+    known("configs/decoder.py:", arg, DECODERS)
     preset, config = DECODERS[arg], default_config(model="decoder", task="language_modeling")
     size, length = preset.config, preset.config.max_length
     on_cpu = arg.startswith("cpu")

@@ -7,7 +7,7 @@ encoder_decoder, prefix and causal (one stack over source and target) learn a ta
 class and cannot translate. Stacks of 2 + 2 layers, or of 5 with as many parameters.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 KINDS = {
@@ -20,8 +20,7 @@ RUNS.remove("encoder,translate")
 
 def get_config(arg: str = "encoder_decoder,translate"):
     """`arg` is the family and its task."""
-    if arg not in RUNS:
-        raise LabError(f'configs/families.py:"{arg}" is unknown{nearest(arg, RUNS)}')
+    known("configs/families.py:", arg, RUNS)
     kind, task = arg.split(",")
     alone = kind == "encoder"
     config = default_config(model=KINDS[kind], task="classification" if alone else "text_to_text")

@@ -8,11 +8,13 @@
 other documents.
 """
 
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = ""):
     """No argument is taken."""
+    known("configs/finetune_pos.py:", arg, ("",))
     config = default_config(model="encoder", task="tagging")
     config.model_from_init = True
     config.epochs = 1.0

@@ -12,11 +12,13 @@ three parts, of 0.8, 3 and 2 epochs planned.) For 250 steps it names one of the 
 random, 33 to 37; then it finds the quotation.
 """
 
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = ""):
     """No argument is taken."""
+    known("configs/finetune_qa.py:", arg, ("",))
     config = default_config(model="encoder", task="question_answering")
     config.model_from_init = True
     config.epochs = 2.0

@@ -13,7 +13,7 @@ TF-IDF with logistic regression (transformer_lab.baseline) 0.773; the larger cla
 experiments/adaptation.py compares the other ways.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 RATES = {  # a good peak for each way of adapting
@@ -24,8 +24,7 @@ RATES = {  # a good peak for each way of adapting
 
 def get_config(arg: str = "full"):
     """`arg` says what of the model is trained."""
-    if arg not in RATES:
-        raise LabError(f'configs/finetune_sentiment.py:"{arg}" is unknown{nearest(arg, RATES)}')
+    known("configs/finetune_sentiment.py:", arg, RATES)
     config = default_config(model="encoder", task="classification")
     config.epochs = 2.0
     config.eval_every = config.save_every = 200

@@ -9,12 +9,14 @@ Recipe of the GPT-3 paper's smallest size (Brown 2020, table 2.1). Not trained h
 
 from dataclasses import replace
 
+from transformer_lab.errors import known
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.training.config import default_config, fields_of
 
 
 def get_config(arg: str = ""):
     """No argument is taken."""
+    known("configs/gpt2_small.py:", arg, ("",))
     config = default_config(model="decoder", task="language_modeling")
     size = replace(DECODERS["gpt2_small"].config, vocab_size=None, vocab_multiple=128)
     config.model.update(fields_of(size))

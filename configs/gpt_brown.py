@@ -9,11 +9,13 @@ documents (validation 1.783), where the best n-gram on the same tokens (order 5,
 on cores that gave 5,700 tokens/s that day.
 """
 
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = ""):
     """No argument is taken."""
+    known("configs/gpt_brown.py:", arg, ("",))
     config = default_config(model="decoder", task="language_modeling")
     config.steps = 2600
     config.eval_every = 1300

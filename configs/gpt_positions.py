@@ -8,12 +8,14 @@ Press 2021, figure 1, asks the same question. `:learned+every` adds the vectors 
 `:rope+interleaved` pairs neighbours. The last lines of a run state bits per byte at each length.
 """
 
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = "rope"):
     """`arg` is a kind of positions (`model.positions`), with a switch after a plus sign."""
     kind, _, switch = arg.partition("+")
+    known("configs/gpt_positions.py: the switch ", switch, ("", "every", "interleaved"))
     config = default_config(model="decoder", task="language_modeling")
     config.steps = 500
     config.eval_every = config.save_every = 250

@@ -7,7 +7,7 @@ python -m transformer_lab.train --config=configs/parentheses.py:lstm --workdir=r
 line states the accuracy at lengths beyond those of training, and baselines.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 NETS = ("elman", "gated", "gru", "lstm", "lstm_peephole", "transformer")
@@ -16,8 +16,7 @@ NETS = ("elman", "gated", "gru", "lstm", "lstm_peephole", "transformer")
 def get_config(arg: str = "lstm"):
     """`arg` is the net, with the alphabet after a plus sign."""
     net, _, symbols = arg.partition("+")
-    if net not in NETS:
-        raise LabError(f'configs/parentheses.py:"{net}" is unknown{nearest(net, NETS)}')
+    known("configs/parentheses.py:", net, NETS)
     kind = "encoder" if net == "transformer" else "recurrent"
     config = default_config(model=kind, task="parentheses")
     config.steps = 3000

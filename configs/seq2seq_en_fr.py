@@ -15,7 +15,7 @@ words. One alignment as a picture:
 500 held-out pairs (39.98 of 5 to 8 words, 19.16 of more than 16).
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 # Widths of about as many parameters as the transformer's 2.8 million, with 4,000 pieces.
@@ -28,8 +28,7 @@ MODELS = {
 def get_config(arg: str = "additive"):
     """`arg` is the kind of attention, or transformer."""
     kinds = (*WIDTHS, *MODELS)
-    if arg not in kinds:
-        raise LabError(f'configs/seq2seq_en_fr.py:"{arg}" is unknown{nearest(arg, kinds)}')
+    known("configs/seq2seq_en_fr.py:", arg, kinds)
     config = default_config(model=MODELS.get(arg, "recurrent_seq2seq"), task="translation")
     config.steps = 1050
     config.log_every = 50

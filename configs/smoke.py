@@ -3,11 +3,13 @@
 python -m transformer_lab.train --config=configs/smoke.py --workdir=runs/smoke
 """
 
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = ""):
     """No argument is taken."""
+    known("configs/smoke.py:", arg, ("",))
     config = default_config(model="encoder_decoder", task="translation")
     config.steps = 200
     config.log_every = 10

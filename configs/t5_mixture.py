@@ -15,7 +15,7 @@ in proportion to a parameter's size. By Adam 250 steps of translation reach 4.39
 scale (rate 1e-3) and 3.63 with it (3e-3).
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 STEPS = 3000
@@ -26,8 +26,7 @@ EPOCHS = {"translate": 4.96, "summarize": 4.96, "sentiment": 4.91, "question": 4
 
 def get_config(arg: str = ""):
     """`arg` is empty or a task's name."""
-    if arg and arg not in EPOCHS:
-        raise LabError(f'configs/t5_mixture.py:"{arg}" is unknown{nearest(arg, EPOCHS)}')
+    known("configs/t5_mixture.py:", arg, ("", *EPOCHS))
     config = default_config(model="encoder_decoder", task="text_to_text")
     config.steps, config.epochs = STEPS, EPOCHS.get(arg)
     config.eval_every = 1000

@@ -8,6 +8,7 @@ Needs the data prepared by tensorflow-datasets (docs/data.md) and accelerators; 
 
 from dataclasses import replace
 
+from transformer_lab.errors import known
 from transformer_lab.models.presets import ENCODER_DECODERS
 from transformer_lab.training.config import default_config, fields_of
 
@@ -16,6 +17,7 @@ TFDS = {"en-de": "wmt14_translate/de-en", "en-fr": "wmt14_translate/fr-en"}
 
 def get_config(arg: str = "en-de"):
     """`arg` is the pair of languages: en-de or en-fr."""
+    known("configs/transformer_big.py:", arg, TFDS)
     preset = "transformer_big" + ("" if arg == "en-de" else "_en_fr")
     config = default_config(model="encoder_decoder", task="translation")
     config.steps = 300_000

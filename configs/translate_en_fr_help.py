@@ -9,11 +9,13 @@ minutes in all; BLEU 38.57 and chrF 62.67 greedy, BLEU 40.65 and chrF 64.20 with
 English to German: `--config=configs/translate_en_fr_help.py:en-de`.
 """
 
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = "en-fr"):
     """`arg` is the pair of languages: en-fr or en-de."""
+    known("configs/translate_en_fr_help.py:", arg, ("en-fr", "en-de"))
     config = default_config(model="encoder_decoder", task="translation")
     config.steps = 2000
     config.eval_every = 500

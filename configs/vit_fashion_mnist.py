@@ -11,7 +11,7 @@ it makes 570 to 590, which is 13 minutes. `:long`: 0.917 (validation 0.917) in 5
 core, at 330 images a second.
 """
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 STEPS = {"short": 3500, "long": 8000}
@@ -19,8 +19,7 @@ STEPS = {"short": 3500, "long": 8000}
 
 def get_config(arg: str = "short"):
     """`arg` says how long it trains."""
-    if arg not in STEPS:
-        raise LabError(f'configs/vit_fashion_mnist.py:"{arg}" is unknown{nearest(arg, STEPS)}')
+    known("configs/vit_fashion_mnist.py:", arg, STEPS)
     config = default_config(model="vision", task="image_classification")
     config.steps = STEPS[arg]
     config.eval_every = 1000

@@ -9,14 +9,13 @@ can, should; of didn: couldn, wouldn, wasn. A million words are too few for anal
 ends among surnames.
 """
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import known
 from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = "skipgram"):
     """`arg` is skipgram or cbow."""
-    if arg not in ("skipgram", "cbow"):
-        raise LabError(f'configs/word2vec_brown.py:"{arg}" is unknown: use skipgram or cbow')
+    known("configs/word2vec_brown.py:", arg, ("skipgram", "cbow"))
     config = default_config(model="word_vectors", task="word_vectors")
     config.epochs = 5.0
     config.eval_every = config.save_every = 2000

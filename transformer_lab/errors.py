@@ -19,7 +19,16 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """' (did you mean "x"?)' for the closest valid name, else the list of all of them."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
-    return f' (did you mean "{close[0]}"?)' if close else f" (valid: {', '.join(valid)})"
+    if close:
+        return f' (did you mean "{close[0]}"?)'
+    return f" (valid: {', '.join(filter(None, valid)) or 'none'})"
+
+
+def known(what: str, value: str, valid: Iterable[str]) -> str:
+    """The value. Raises: LabError that names `what` has it, and the nearest, if it is not valid."""
+    if value not in (valid := list(valid)):
+        raise LabError(f'{what}"{value}" is unknown{nearest(value, valid)}')
+    return value
 
 
 def line_of(error: BaseException, file: str) -> str:

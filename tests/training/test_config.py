@@ -25,15 +25,39 @@ REQUIRED = {
 }
 
 
+ARGUMENTS = {
+    "bert_brown": "original roberta",
+    "clip_emoji": "softmax sigmoid lit lit_vit",
+    "cnn_fashion_mnist": "resnet lenet",
+    "decoder": "gpt2_small",  # all presets are built in test_decoder_config.py
+    "families": "encoder,sentiment encoder_decoder,sentiment prefix,sentiment causal,sentiment "
+    "encoder_decoder,translate prefix,translate causal,translate",
+    "finetune_sentiment": "full head last bias lora adapters scratch",
+    "gpt_positions": "none learned sinusoidal binary index index_scaled rope alibi t5 "
+    "transformer_xl learned+every rope+interleaved",
+    "parentheses": "elman gated gru lstm lstm_peephole transformer lstm+ten gru+signs",
+    "seq2seq_en_fr": "none additive general dot plain scaled_dot transformer prefix causal",
+    "t5_mixture": "translate summarize sentiment question next_sentence",
+    "transformer_base": "en-de en-fr",
+    "transformer_big": "en-de en-fr",
+    "translate_en_fr_help": "en-fr en-de",
+    "vit_fashion_mnist": "short long",
+    "word2vec_brown": "skipgram cbow",
+}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_config_file_resolves_and_has_the_common_keys(path):
+def test_every_config_file_resolves_with_each_argument_and_has_the_common_keys(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = module.get_config()
-    assert set(flatten(config)) >= REQUIRED
-    resolved = resolve(config)
-    assert resolved.run.steps == config.steps
+    for argument in [None, *ARGUMENTS.get(path.stem, "").split()]:
+        config = module.get_config(*filter(None, [argument]))
+        assert set(flatten(config)) >= REQUIRED
+        resolved = resolve(config)
+        assert resolved.run.steps == config.steps
+    with pytest.raises(LabError, match="no_such"):
+        resolve(module.get_config("no_such"))
     assert f"--config=configs/{path.name}" in module.__doc__
 
 
