@@ -12,7 +12,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
-from transformer_lab.errors import LabError, line_of
+from transformer_lab.errors import LESS_MEMORY, LabError, line_of
 from transformer_lab.training import peers
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.xla_flags import set_flags
@@ -67,6 +67,8 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
         except OSError as error:  # a full disk, a directory without permission
             return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
         except Exception as error:
+            if line := out_of_memory(error):
+                return _fail(line, error)
             text = traceback.format_exc()
             peers.leave(1, f"{type(error).__name__}: {error}", error, text)
             raise
@@ -74,6 +76,14 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
     SIGNALS.catch()
     logging.set_verbosity(logging.WARNING)
     app.run(guarded, flags_parser=parse)
+
+
+def out_of_memory(error: Exception) -> str:
+    """One line for memory that the host or a device does not have; empty for all other errors."""
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+        return f"out of memory ({text or 'on the host'}): {LESS_MEMORY}"
+    return ""
 
 
 def config_file() -> None:

@@ -15,6 +15,12 @@ class LabError(Exception):
     """
 
 
+LESS_MEMORY = (
+    "lower batch.tokens_per_batch or batch.rows, raise micro_batches, set model.remat to nothing, "
+    "split the model over devices with mesh.fsdp, or make it smaller"
+)
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """' (did you mean "x"?)' for the closest valid name, else the list of all of them."""
     valid = sorted(valid)

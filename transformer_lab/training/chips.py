@@ -1,7 +1,14 @@
-"""Published peak rates of accelerators, against which a step is measured."""
+"""What accelerators can do: their published peak rates, and the memory that a device has."""
 
+import math
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import jax
+
+from transformer_lab.errors import LESS_MEMORY, LabError
 
 GIB = 2**30
 
@@ -38,3 +45,36 @@ def chip_of(device: Any) -> Chip | None:
     kind = device.device_kind
     kind = ALIASES.get(kind, kind)
     return CHIPS.get(kind) or next((CHIPS[word] for word in kind.split() if word in CHIPS), None)
+
+
+def available() -> float:
+    """Bytes that a device of this process can take: its own, or its share of the host's."""
+    device = jax.local_devices()[0]
+    if device.platform != "cpu":
+        return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
+    limits = [math.inf]
+    meminfo, group = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+    if meminfo.exists() and (found := re.search(r"MemAvailable:\s+(\d+)", meminfo.read_text())):
+        limits.append(int(found[1]) * 1024)
+    if group.exists() and (text := group.read_text().strip()).isdigit():
+        limits.append(int(text))
+    return min(limits) / jax.local_device_count()
+
+
+def refuse_too_large(state: Any) -> None:
+    """LabError when a train state and its gradient alone are more than a device's memory.
+
+    `state` holds shapes with shardings. What a step needs besides depends on the batch, and
+    `inspect --compile` says it.
+    """
+
+    def of_a_device(tree):
+        shapes = [(x.sharding.shard_shape(x.shape), x.dtype) for x in jax.tree.leaves(tree)]
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+
+    need, have = of_a_device(state) + of_a_device(state.params), available()
+    if need > have:
+        raise LabError(
+            f"a device would hold {need / 1e9:,.1f} GB of parameters, gradients and optimizer "
+            f"state, and {have / 1e9:,.1f} GB are free: {LESS_MEMORY}"
+        )

@@ -318,5 +318,11 @@ def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
         )
     for line in trainer.task.report():
         say(line)
+    warmup = trainer.config.optimizer.warmup_steps
+    if trainer.steps and warmup >= trainer.steps:
+        say(
+            f"the warm-up of {warmup:,} steps does not end before the run does: lower "
+            "optimizer.warmup_steps, or raise steps or epochs"
+        )
     epoch = trainer.task.steps_per_epoch()
     say(f"{trainer.steps:,} steps = {trainer.steps / epoch:.1f} epochs of {epoch:,} batches")

@@ -14,6 +14,7 @@ from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.tasks.base import Params, Scores, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
+from transformer_lab.training.chips import refuse_too_large
 from transformer_lab.training.config import (
     COMPUTED,
     FREE_ON_RESUME,
@@ -97,6 +98,7 @@ def run(
             state = checkpoints.restore(saved.step, trainer.abstract_state)
             state = take_frozen(trainer, state, source, base) if source else trainer.stack(state)
         else:
+            refuse_too_large(trainer.step_state)
             state = trainer.init()
             if source:
                 _show_differences(source.model, stored["model"])
