@@ -14,6 +14,7 @@ with a line that says so. Nothing in another directory is ever read, counted or 
 
 import concurrent.futures
 import json
+import math
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
 
 STEP = re.compile(r"step_(\d{8})")
+LOWER = r"loss|perplexity|bits_per|error"  # scores of which less is better
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class Saved:
 class Checkpoints:
     """Saves in the background, keeps the newest `keep`, restores what verifies."""
 
-    def __init__(self, workdir: Path, keep: int, log=print):
+    def __init__(self, workdir: Path, keep: int, log=print, best: str = ""):
         self.root = Path(workdir).absolute() / "checkpoints"
-        self.keep = keep
+        self.keep, self.kept_score = keep, best
         self.log = log
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
@@ -68,9 +70,11 @@ class Checkpoints:
         config: dict[str, Any],
         assets: dict[str, bytes],
         base: dict[str, Any] | None = None,
+        scores: dict[str, float] | None = None,
     ) -> None:
         """Copies the arrays off the devices and returns; raises what the save before met. What the
-        state has frozen is not stored: `base` says where it came from."""
+        state has frozen is not stored: `base` says where it came from. `scores` are those of the
+        validation split, if this step was evaluated."""
         self.wait()
         directory = self.root / f"step_{step:08d}"
         try:
@@ -83,7 +87,7 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             raise _save_error(step, error) from error
         files = {f"assets/{name}": content for name, content in assets.items()}
-        run = {"step": step, "data": data, "config": config, "base": base}
+        run = {"step": step, "data": data, "config": config, "base": base, "scores": scores}
         files["run.json"] = json.dumps(run, indent=1).encode()
         self._saves += 1
         self._pending = self._worker.submit(self._finish, step, directory, files)
@@ -119,9 +123,23 @@ class Checkpoints:
 
     def _retain(self) -> None:
         whole = [s for s in self._steps() if (self._path(s) / MANIFEST).exists()]
+        best = self.best()
         for step in whole[: -self.keep]:
+            if best and step == best[0]:
+                continue
             (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
             shutil.rmtree(self._path(step))
+
+    def best(self) -> tuple[int, float] | None:
+        """The first step whose score of the name that is kept is the best, and the score; None
+        where no score is kept or no whole checkpoint has it."""
+        found = []
+        for step in self._steps() if self.kept_score else []:
+            if (self._path(step) / MANIFEST).exists():
+                run = json.loads((self._path(step) / "run.json").read_text(encoding="utf-8"))
+                if (score := (run.get("scores") or {}).get(self.kept_score)) is not None:
+                    found.append((step, score))
+        return min(found, key=lambda x: rank(self.kept_score, x[1]), default=None)
 
     def _path(self, step: int) -> Path:
         return self.root / f"step_{step:08d}"
@@ -142,11 +160,26 @@ class Checkpoints:
         for step in reversed(json.loads(of_first(lambda: json.dumps(self._steps())))):
             if len(good) == count:
                 break
-            if step not in self._verified:
-                self._verified[step] = self._verifies(step)
-            if self._verified[step]:
+            if self._is_good(step):
                 good.insert(0, step)
         return good
+
+    def scored(self, average: int) -> list[int]:
+        """The steps whose parameters stand for the run: that of the best score where one is kept,
+        else the newest `average`."""
+        if (best := self.best()) is None:
+            return self.newest(average)
+        if not self._is_good(best[0]):
+            raise LabError(
+                f"the best checkpoint, of step {best[0]}, is damaged: bring it back, or give "
+                '--config.best="" to take the newest'
+            )
+        return [best[0]]
+
+    def _is_good(self, step: int) -> bool:
+        if step not in self._verified:
+            self._verified[step] = self._verifies(step)
+        return self._verified[step]
 
     def _verifies(self, step: int) -> bool:
         fault = fault_of(self._path(step), jax.process_index(), jax.process_count())
@@ -229,6 +262,12 @@ class Checkpoints:
         finally:
             self._worker.shutdown()
             self._checkpointer.close()
+
+
+def rank(name: str, score: float) -> float:
+    """What is lower for a better score: losses and errors as they are, all others negated."""
+    value = score if re.search(LOWER, name) else -score
+    return math.inf if math.isnan(value) else value
 
 
 def _stored(state: Any) -> dict[str, Any]:

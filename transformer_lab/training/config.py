@@ -107,6 +107,10 @@ class RunConfig:
     # Decay of the exponential moving average of the parameters, which then is what is evaluated,
     # decoded and exported, and is saved beside those that train; 0: none
     ema_decay: float = 0.0
+    # The validation score, such as loss or bleu, whose best checkpoint is kept besides the newest
+    # ones, and is what is scored at the end, opened and exported; "": the newest is
+    best: str = ""
+    patience: int = 0  # evaluations without a better `best` after which training ends; 0: never
     tensorboard: bool = True
     mesh: MeshConfig = MeshConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -120,6 +124,13 @@ class RunConfig:
             raise LabError(f"epochs = {self.epochs} must be more than 0")
         if not 0 <= self.ema_decay < 1:
             raise LabError(f"ema_decay = {self.ema_decay} is not in [0, 1)")
+        if self.patience < 0 or (self.patience and not self.best):
+            raise LabError(
+                f"patience = {self.patience} counts evaluations without a better score: it is not "
+                'negative, and best names the score, such as best = "loss"'
+            )
+        if self.best and self.average > 1:
+            raise LabError(f'best = "{self.best}" takes one checkpoint, average = {self.average}')
         if not 1 <= self.average <= self.keep:
             raise LabError(f"average = {self.average} must be between 1 and keep = {self.keep}")
 
@@ -139,7 +150,7 @@ class Resolved:
 COMPUTED = r"model\.(\w+\.)?(scan_layers|remat|attention_implementation)"
 # May change between the stops of one run without making it another run.
 FREE_ON_RESUME = (
-    r"(steps|epochs|log_every|eval_every|save_every|keep|average|tensorboard)|mesh\..*|decode\..*|"
+    r"(steps|epochs|log_every|eval_every|save_every|keep|average|best|patience|tensorboard)|mesh\..*|decode\..*|"
     rf"batch\.workers|{COMPUTED}"
 )
 

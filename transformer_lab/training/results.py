@@ -28,10 +28,10 @@ def write_results(
     `saved_bytes` are those of the newest checkpoint's arrays on disk: what trained, and the
     optimizer's moments. `seconds` are of all training steps, evaluation and start left out.
     """
-    lines = read_metrics(workdir)
+    lines, scored = read_metrics(workdir), checkpoints.scored(1)[-1]
     values = {
         "step": int(state.step),
-        **{f"validation/{k}": v for k, v in _validation(trainer, state, lines).items()},
+        **{f"validation/{k}": v for k, v in _validation(trainer, state, lines, scored).items()},
         **{f"test/{k}": v for k, v in test.items()},
         "vocab_size": _vocab_size(trainer.task),
         "parameters": count_parameters(trainer.param_shapes),
@@ -51,12 +51,13 @@ def _vocab_size(task: Any) -> int | None:
 
 
 def _validation(
-    trainer: Trainer, state: TrainState, lines: list[dict[str, Any]]
+    trainer: Trainer, state: TrainState, lines: list[dict[str, Any]], step: int
 ) -> dict[str, float]:
-    """Those of the last step, which the loop has just evaluated, or of a mean of checkpoints."""
+    """Those of the step that stands for the run, which the loop has evaluated, or of a mean of
+    checkpoints."""
     prefix = "validation/"
     for line in reversed(lines if trainer.config.average == 1 else []):
-        if line["step"] == int(state.step) and any(key.startswith(prefix) for key in line):
+        if line["step"] == step and any(key.startswith(prefix) for key in line):
             return {k.removeprefix(prefix): v for k, v in line.items() if k.startswith(prefix)}
     return final_scores(trainer, trainer.whole(state), "validation")[0]
 

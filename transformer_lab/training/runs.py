@@ -67,7 +67,7 @@ def run(
     refuse_differences((code_version() if jax.process_count() > 1 else {}) | told)
     make_workdir(workdir)
     refuse_unshared(workdir)
-    checkpoints = Checkpoints(workdir, resolved.run.keep, log)
+    checkpoints = Checkpoints(workdir, resolved.run.keep, log, resolved.run.best)
     try:
         saved = _newest(checkpoints)
         if saved is None and checkpoints.damaged():
@@ -172,9 +172,10 @@ def _show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
 def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
     """Scores the test split with the mean of the last checkpoints, as the config says."""
     count = trainer.config.average
-    steps = checkpoints.newest(count)
-    if count > 1 and steps:
-        log(f"scores the mean of the checkpoints of steps {', '.join(map(str, steps))}")
+    steps = checkpoints.scored(count)
+    if steps and (count > 1 or steps[-1] != int(state.step)):
+        what = "mean of the checkpoints of steps" if count > 1 else "best checkpoint, of step"
+        log(f"scores the {what} {', '.join(map(str, steps))}")
         mean = checkpoints.average_params(steps, trainer.state_shardings.params)
         state = state.replace(params=mean, average={})
     values, scores = final_scores(trainer, trainer.whole(state), "test")
@@ -256,14 +257,15 @@ def open_state(
 ) -> tuple[Trainer, TrainState]:
     """The same with what was trained and what was frozen apart, and no optimizer state."""
     resolved = resolve(config)
-    checkpoints = Checkpoints(workdir, resolved.run.keep, log)
+    best = "" if average else resolved.run.best
+    checkpoints = Checkpoints(workdir, resolved.run.keep, log, best)
     try:
         saved = _newest(checkpoints)
         if saved is None:
             damaged = "only damaged checkpoints" if checkpoints.damaged() else "no checkpoint yet"
             raise LabError(f"{workdir} holds {damaged}: train it first, or bring one back")
         _refuse_model_changes(saved.config, config.to_dict())
-        steps = checkpoints.newest(average or resolved.run.average)
+        steps = checkpoints.scored(average or resolved.run.average)
         if not 0 <= average <= len(steps):
             raise LabError(f"--average={average}, but {workdir} has {len(steps)} good checkpoints")
         mesh = make_mesh(resolved.run.mesh)

@@ -52,6 +52,9 @@ def open_source(init_from: str, step: int | None = None) -> Source:
         if not good:
             raise LabError(f"--init_from={init_from}: it holds no good checkpoint")
         saved = checkpoints.read(step if step in good else good[-1])
+        if step is None and saved.config.get("best"):
+            checkpoints.kept_score = saved.config["best"]
+            saved = checkpoints.read(checkpoints.scored(1)[-1])
         if saved.base:
             raise LabError(
                 f"--init_from={init_from}: it holds only what was adapted of a model; make one of "
