@@ -192,7 +192,7 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
         state = state.replace(params=mean)
     values, scores = final_scores(trainer, trainer.whole(state), "test")
     step = int(state.step)
-    writer = MetricWriter(workdir, step, trainer.config.tensorboard)
+    writer = MetricWriter(workdir, step, trainer.config.tensorboard, "test/")
     found = {**values, **scores.notes}
     writer.write(step, {f"test/{name}": value for name, value in found.items()})
     writer.close()
