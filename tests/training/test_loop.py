@@ -33,11 +33,18 @@ def curve(workdir):
     ]
 
 
+def everything(workdir):
+    """All lines: losses, evaluations and the final scores."""
+    lines = read_metrics(workdir)
+    return [{k: v for k, v in line.items() if k not in VOLATILE} for line in lines]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Ten steps at once; six make an epoch."""
     workdir = tmp_path_factory.mktemp("whole")
-    runs.run(one_device(tiny_config()), workdir)
+    runs.run(one_device(tiny_config(eval_every=4)), workdir)
+    assert [line["step"] for line in everything(workdir) if "validation/loss" in line] == [4, 8, 10]
     return workdir
 
 
@@ -221,25 +228,58 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoi
     checkpoints.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_resume(number, whole, tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "name", "at"),
+    [
+        (signal.SIGTERM, "_Pending.put", 4),  # a step that is evaluated
+        (signal.SIGINT, "_Pending.put", 5),
+        (signal.SIGTERM, "_evaluate", 8),  # in the middle of an evaluation
+        (signal.SIGTERM, "_evaluate", 10),  # in the last one
+        (signal.SIGTERM, "Checkpoints.save", 10),
+    ],
+)
+def test_a_signal_saves_and_what_resumes_has_every_line_of_the_whole_run(
+    number, name, at, whole, tmp_path, capfd, monkeypatch
+):
     from transformer_lab.training import loop
 
-    original = loop._Pending.put
+    part, _, method = name.rpartition(".")
+    place = getattr(loop, part) if part else loop
+    original = getattr(place, method)
 
-    def put(self, step, *rest):
-        original(self, step, *rest)
-        if step == 4:
+    def told(*arguments):
+        original(*arguments)
+        if at in arguments:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(loop._Pending, "put", put)
+    monkeypatch.setattr(place, method, told)
     with pytest.raises(SystemExit) as info:
-        runs.run(one_device(tiny_config()), tmp_path)
+        runs.run(one_device(tiny_config(eval_every=4)), tmp_path)
     assert info.value.code == 128 + number
-    assert "saved at step 4 of 10; the same command resumes" in capfd.readouterr().err
+    step = at + 1 if at == 8 else at  # the next step was under way
+    assert f"saved at step {step} of 10; the same command resumes" in capfd.readouterr().err
+    assert not (tmp_path / "results.json").exists()
     monkeypatch.undo()
-    runs.run(one_device(tiny_config()), tmp_path)
-    assert curve(tmp_path) == curve(whole)
+    runs.run(one_device(tiny_config(eval_every=4)), tmp_path)
+    assert everything(tmp_path) == everything(whole)
+
+
+def test_a_finished_command_given_again_changes_no_line(whole):
+    before = everything(whole)
+    runs.run(one_device(tiny_config(eval_every=4)), whole)
+    assert everything(whole) == before
+
+
+def test_a_metrics_file_that_somebody_damaged_stops_no_resume(tmp_path):
+    runs.run(one_device(tiny_config(steps=2)), tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    first, *others = path.read_text().splitlines()
+    rates = [f'{{"step": 1, "steps_per_second": {rate}}}' for rate in ("0", "null", '"fast"')]
+    broken = ["[" * 99999, "7", "null", '{"step": "1"}', '{"step": null}', '{"loss": 1}']
+    path.write_text("\n".join([first, *rates, *broken, *others]) + '\n{"step": 2, "lo')
+    runs.run(one_device(tiny_config(steps=3)), tmp_path)
+    assert [line["step"] for line in curve(tmp_path)] == [1, 2, 3]
+    assert json.loads((tmp_path / "results.json").read_text())["steps_per_second"] > 0
 
 
 def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tmp_path, capfd):

@@ -24,10 +24,10 @@ from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, own_rows, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.pace import Pace, Profile
-from transformer_lab.training.peers import everyones
+from transformer_lab.training.peers import everyones, of_first
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
-from transformer_lab.training.writers import MetricWriter, ProgressLine, log
+from transformer_lab.training.writers import MetricWriter, ProgressLine, evaluated, log
 
 
 def _placed(shapes: Any, where: Any) -> Any:
@@ -187,6 +187,8 @@ def train(
         batches.restore(_same_data(saved, task.fingerprint()))
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
+    # A run that was told to stop saves without evaluating; that is made up for when it goes on.
+    owed = start > 0 and of_first(lambda: "" if evaluated(workdir, start) else "owed")
     progress = ProgressLine(total, start)
     pace = Pace(workdir, models.flops_a_token(task.model_config, trainer.param_shapes))
     pending = _Pending(run, total, writer, progress, checkpoints, pace)
@@ -204,16 +206,15 @@ def train(
                 last = step >= total
                 stop = (signals.received or 0) if alone else pending.stop or first
                 checkpoints.refuse_failure()
-                if step > start:
-                    due_eval = step % run.eval_every == 0 or last
-                    due_save = step % run.save_every == 0 or last or stop
-                    if due_eval or due_save:
-                        pending.read()
-                    if due_eval and not stop:
-                        with pace.stopped():
-                            _evaluate(trainer, state, step, writer)
-                    if due_save:
-                        save()
+                due_eval = (step % run.eval_every == 0 or last) and (step > start or owed)
+                due_save = (step % run.save_every == 0 or last or stop) and step > start
+                if due_eval or due_save:
+                    pending.read()
+                if due_eval and not stop:
+                    with pace.stopped():
+                        _evaluate(trainer, state, step, writer)
+                if due_save:
+                    save()
                 if last or stop:
                     break
                 with pace.waiting():
@@ -230,7 +231,7 @@ def train(
                 if line := trace.at(step, metrics):
                     log(line)
             checkpoints.wait()
-            if stop:
+            if stop := stop or max(everyones(signals.received or 0)):
                 name = signal.Signals(stop).name
                 what = "saved" if step > start else "nothing new to save"
                 log(f"{name}: {what} at step {step} of {total}; the same command resumes there")

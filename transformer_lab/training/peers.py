@@ -125,7 +125,7 @@ def _watch(timeout: int) -> None:
                 _ending.wait(1.0)  # nobody has failed in a day
                 continue
             if int(index) != me and reason:
-                _exit(int(code), f"process {index} ended: {reason}")
+                exit_at_once(int(code), f"process {index} ended: {reason}")
             return
 
     def count():
@@ -136,7 +136,8 @@ def _watch(timeout: int) -> None:
                 return  # this process is ending
             if lost and not _ending.is_set():
                 names = ", ".join(map(str, sorted(lost)))
-                _exit(LOST, f"lost process {names} of {len(everyone)}; the same command resumes")
+                line = f"lost process {names} of {len(everyone)}; the same command resumes"
+                exit_at_once(LOST, line)
 
     for body in (listen, count):
         _threads.append(threading.Thread(target=body, daemon=True))
@@ -149,16 +150,16 @@ _ending, _quitting, _threads, _patience = threading.Event(), threading.Lock(), [
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _on_abort(number):
     if not _threads:
-        _exit(LOST, f"--peers: not all processes were there within {ARRIVAL} seconds")
+        exit_at_once(LOST, f"--peers: not all processes were there within {ARRIVAL} seconds")
     host, _, port = distributed.global_state.coordinator_address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
     except OSError:  # process 0 keeps the store, without which the others are aborted
         count = jax.process_count()
-        _exit(LOST, f"lost process 0 of {count}; the same command resumes")
+        exit_at_once(LOST, f"lost process 0 of {count}; the same command resumes")
 
 
-def _exit(code: int, line: str) -> NoReturn:
+def exit_at_once(code: int, line: str) -> NoReturn:
     """At once: the main thread may wait for ever for another process."""
     _quit(code, f"error: {line}\n")
 

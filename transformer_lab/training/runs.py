@@ -24,6 +24,7 @@ from transformer_lab.training.config import (
     renamed,
     resolve,
 )
+from transformer_lab.training.lock import locked
 from transformer_lab.training.loop import Trainer, describe, final_scores, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple
 from transformer_lab.training.peers import refuse_differences, refuse_unshared
@@ -61,12 +62,26 @@ def run(
     A new one starts from the weights of `init_from` whose paths match; as the part of the model
     that stands at `init_into`, if that is named. So many steps as `profile` says are traced.
     """
-    resolved = resolve(config)
-    stored = config.to_dict()
-    told = {f"config.{key}": value for key, value in flatten(stored).items()}
+    resolve(config)  # refuses what is impossible before anything is made
+    told = {f"config.{key}": value for key, value in flatten(config).items()}
+    told |= {"--init_from": init_from, "--init_pattern": init_pattern, "--init_into": init_into}
     refuse_differences((code_version() if jax.process_count() > 1 else {}) | told)
     make_workdir(workdir)
-    refuse_unshared(workdir)
+    with locked(workdir, log):
+        refuse_unshared(workdir)
+        _run(config, workdir, init_from, init_pattern, init_into, profile)
+
+
+def _run(
+    config: ConfigDict,
+    workdir: Path,
+    init_from: str,
+    init_pattern: str,
+    init_into: str,
+    profile: int,
+) -> None:
+    """The same in a directory that nobody else writes."""
+    resolved, stored = resolve(config), config.to_dict()
     checkpoints = Checkpoints(workdir, resolved.run.keep, log, resolved.run.best)
     try:
         saved = _newest(checkpoints)
@@ -180,7 +195,7 @@ def _finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Che
         state = state.replace(params=mean, average={})
     values, scores = final_scores(trainer, trainer.whole(state), "test")
     step = int(state.step)
-    writer = MetricWriter(workdir, step, trainer.config.tensorboard)
+    writer = MetricWriter(workdir, step, trainer.config.tensorboard, "test/")
     found = {**values, **scores.notes}
     writer.write(step, {f"test/{name}": value for name, value in found.items()})
     writer.close()

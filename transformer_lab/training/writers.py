@@ -27,12 +27,13 @@ def log(message: str) -> None:
 
 class MetricWriter:
     """One object a line with `step` and named values; all digits of each number. Of the processes
-    of a run the first one writes."""
+    of a run the first one writes. Lines of later steps than the first are dropped, and those of
+    that step whose values begin with `again`, for they are about to be written again."""
 
-    def __init__(self, workdir: Path, start_step: int, tensorboard: bool):
+    def __init__(self, workdir: Path, start_step: int, tensorboard: bool, again: str = "-"):
         self.path, first = workdir / "metrics.jsonl", jax.process_index() == 0
         if first:
-            _drop_lines_after(self.path, start_step)
+            _drop_lines(self.path, start_step, again)
         path = self.path if first else os.devnull
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
         self._board = _tensorboard(workdir, start_step) if tensorboard and first else None
@@ -65,27 +66,39 @@ def number(value: Any) -> Any:
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's metrics.jsonl, [] of a run without; a kill can cut the last."""
-    path, lines = workdir / "metrics.jsonl", []
+    return [values for _, values in _whole_lines(workdir / "metrics.jsonl")]
+
+
+def _whole_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Lines as they stand, each with its step and its numbers and words; no others."""
+    lines = []
     content = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for text in content.splitlines():
         try:
-            lines.append({name: number(value) for name, value in json.loads(text).items()})
-        except (ValueError, AttributeError):
+            values = json.loads(text)
+        except (ValueError, RecursionError):
             continue
+        if isinstance(values, dict) and type(values.get("step")) is int:
+            kept = {k: number(v) for k, v in values.items() if isinstance(v, int | float | str)}
+            lines.append((text, kept))
     return lines
 
 
-def _drop_lines_after(path: Path, step: int) -> None:
-    """A resumed run writes the steps after its checkpoint again."""
+def evaluated(workdir: Path, step: int) -> bool:
+    """Whether the validation split was scored at a step."""
+    lines = (line for line in read_metrics(workdir) if line["step"] == step)
+    return any(name.startswith("validation/") for line in lines for name in line)
+
+
+def _drop_lines(path: Path, step: int, again: str) -> None:
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue  # the last line of a killed run
+    kept = [
+        f"{text}\n"
+        for text, values in _whole_lines(path)
+        if values["step"] < step
+        or (values["step"] == step and not any(name.startswith(again) for name in values))
+    ]
     write_atomically(path, "".join(kept).encode())
 
 
