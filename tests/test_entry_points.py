@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import tiny_config
+from transformer_lab import cli, merges
+from transformer_lab.data.images.reading import read_image
+from transformer_lab.errors import LabError, check_file, read_json
+from transformer_lab.pretrained import check, hub
+from transformer_lab.sweeps import experiment
 from transformer_lab.training import runs
 from transformer_lab.translate import available
 
@@ -45,6 +51,8 @@ SMOKE = "--config=configs/smoke.py"
     [
         ([SMOKE, "--config.stepz=5"], 'config.stepz is not a key (did you mean "steps"?)'),
         ([SMOKE, "config.steps=7"], "write --config.steps=7"),
+        ([SMOKE, "steps=7"], '"steps=7" is no flag'),
+        ([SMOKE, "--config.tensorboard", "false"], "write --config.tensorboard=false"),
         (
             [SMOKE, "--config.model.widht=7"],
             'config.model.widht is not a key (did you mean "width"',
@@ -145,6 +153,72 @@ def test_training_and_evaluation_run_without_the_optional_packages(tmp_path):
     assert "no TensorBoard events" in done.stderr.decode()
     done = command("evaluate", run, PYTHONPATH=str(hidden))
     assert done.returncode == 0 and json.loads(done.stdout)["num_examples"] == 100
+
+
+def test_only_commands_that_take_texts_take_words_that_are_no_flags():
+    called = {
+        path.stem: match[1]
+        for path in (ROOT / "transformer_lab").glob("*.py")
+        if (match := re.search(r"^    cli\.main\((.*)\)$", path.read_text("utf-8"), re.M))
+    }
+    takers = {name for name, given in called.items() if "words=True" in given}
+    assert len(called) == 21
+    assert takers == {"merges", "neighbours", "predict", "translate", "zero_shot"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "no such file"),
+        (lambda path: path.mkdir(), "a directory"),
+        (lambda path: os.mkfifo(path), "a pipe or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "a pipe or a device"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels"),
+    ],
+)
+def test_what_is_no_file_is_refused_by_every_flag_that_names_one(make, words, tmp_path):
+    """Each would otherwise be a traceback, or a read without an end."""
+    make(path := tmp_path / "given")
+    for read in (
+        lambda path: experiment.load_module(str(path)),
+        read_image,
+        read_json,
+        check.read_arrays,
+        hub._read_safetensors,
+        merges._read,
+    ):
+        with pytest.raises(LabError, match=words) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="all may read")
+def test_a_file_without_permission_is_named(tmp_path):
+    path = tmp_path / "given"
+    path.write_text("x")
+    path.chmod(0)
+    with pytest.raises(LabError, match="given: cannot be read: Permission denied"):
+        check_file(path)
+
+
+def test_standard_input_that_is_closed_or_cannot_be_read_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(LabError, match="standard input is closed"):
+        list(cli.input_lines())
+    with open(tmp_path / "write only", "w") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        with pytest.raises(LabError, match="standard input cannot be read: .*not readable"):
+            list(cli.input_lines())
+
+
+def test_translate_ends_with_the_error_that_reading_a_line_raises():
+    def lines():
+        yield "a"
+        raise LabError("broken")
+
+    found = available(lines(), 4)
+    with pytest.raises(LabError, match="broken"):
+        [group for group in found]
 
 
 def test_lines_are_grouped_as_they_arrive_and_none_waits():

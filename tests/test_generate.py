@@ -97,13 +97,14 @@ def test_scores_are_the_tasks_for_each_line_in_order(workdir, opened):
     ("arguments", "words"),
     [
         ([], "give one of --prompt=TEXT, --prompts=FILE and --score=FILE"),
-        (["né"], '"né" is no flag: write --prompt="né"'),
-        (["--prompts=/no/such.txt"], "cannot read /no/such.txt"),
+        (["né"], '"né" is no flag: write --NAME=VALUE'),
+        (["--prompts=/no/such.txt"], "/no/such.txt: no such file"),
         (["--score=EMPTY"], "holds no line"),
+        (["--prompts=/dev/zero"], "/dev/zero is a pipe or a device"),
         ([b"--prompt=caf\xe9"], "--prompt holds bytes that are no UTF-8"),
         (["--prompt=" + "a" * 12], "a prompt of 13 tokens and decode.max_new_tokens = 12 do not"),
     ],
-    ids=["no prompt", "no flag", "no file", "empty file", "no UTF-8", "too long"],
+    ids=["no prompt", "no flag", "no file", "empty file", "no end", "no UTF-8", "too long"],
 )
 def test_a_mistake_is_one_line_on_an_output_that_stays_empty(arguments, words, workdir, tmp_path):
     (tmp_path / "empty").touch()

@@ -36,10 +36,8 @@ flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the c
 flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --text="{" ".join(arguments)}"')
     if not (args.output or args.png or args.heads):
         raise LabError("say what to make: --output=FILE.html, --png=FILE.png or --heads")
     if args.png and not args.png.endswith(".png"):

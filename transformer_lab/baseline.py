@@ -21,9 +21,7 @@ from transformer_lab.training.config import Resolved, resolve
 SCORES = ("accuracy", "f1", "matthews")
 
 
-def main(arguments: list[str]) -> None:
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --config=FILE')
+def main(_: list[str]) -> None:
     table = Table("classifier", "split", "rows", *SCORES)
     for name, split, count, values in measure(resolve(cli.get_config())):
         table.add_row(name, split, f"{count:,}", *(f"{values[score]:.4f}" for score in SCORES))

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -12,7 +12,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
-from transformer_lab.errors import LESS_MEMORY, LabError, line_of
+from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
 from transformer_lab.training import peers
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.xla_flags import set_flags
@@ -29,15 +29,25 @@ flags.DEFINE_integer(
 flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
 
 
-def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
-    """Runs `body(arguments)`; `define` declares flags that depend on other flags' values."""
+def main(
+    body: Callable[[list[str]], int | None],
+    define: Callable[[], None] | None = None,
+    words: bool = False,
+) -> None:
+    """Runs `body(arguments)`; `define` declares flags that depend on other flags' values.
+
+    Arguments that are no flags are refused, unless the command takes `words`.
+    """
 
     def parse(argv):
         try:
             _refuse_bare_overrides(argv)
             if define is not None:
                 define()
-            return flags.FLAGS(argv)
+            left = flags.FLAGS(argv)
+            if left[1:] and not words:
+                raise LabError(_left_over(left[1], argv))
+            return left
         except LabError as error:
             _fail(error)
         except Exception as error:  # a mistake in a config file can be of any kind
@@ -88,6 +98,8 @@ def out_of_memory(error: Exception) -> str:
 
 def config_file() -> None:
     """Declares --config=FILE[:ARG] and --config.KEY=VALUE."""
+    if path := _flag_value("config").partition(":")[0]:
+        check_file(path)
     config_flags.DEFINE_config_file("config", None, "The run's config file.", lock_config=True)
 
 
@@ -140,6 +152,27 @@ def _refuse_bare_overrides(argv: list[str]) -> None:
     for argument in argv[1:]:
         if re.match(r"config(\.[\w.]+)?=", argument):
             raise LabError(f"{argument} has no dashes: write --{argument}")
+
+
+def _left_over(word: str, argv: list[str]) -> str:
+    """What to write in the place of an argument that no flag takes."""
+    before = argv[argv.index(word) - 1]
+    if before.startswith("-") and "=" not in before:  # a switch, which takes no word after it
+        return f'"{word}" is left over: write {before}={word}'
+    return f'"{word}" is no flag: write --NAME=VALUE, with a VALUE of several words in quotes'
+
+
+def input_lines() -> Iterator[str]:
+    """The lines of standard input as they come, without their ends; bytes that are no UTF-8 become
+    U+FFFD. Raises: LabError where it is closed or cannot be read."""
+    try:
+        if sys.stdin is None or sys.stdin.closed:
+            raise LabError("standard input is closed: give texts on it, or as arguments")
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        for line in sys.stdin:
+            yield line.rstrip("\r\n")
+    except (OSError, ValueError) as error:  # ValueError: its descriptor is not open
+        raise LabError(f"standard input cannot be read: {error}") from error
 
 
 def _explain(error: Exception) -> str:

@@ -34,18 +34,17 @@ flags.DEFINE_string("picture", "", "The .png file to draw the word's vectors int
 GROUP = 4096  # lines that are in memory as tokens at once
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
     source = args.source or args.workdir
-    if arguments or not source:
+    if not source:
         raise LabError("give --source=hf:DIR or --source=RUN, and the texts on standard input")
     if not args.target and sys.stdout.isatty():
         raise LabError("the vectors are binary: add --target=FILE, or > vectors.npy")
     if args.picture and not args.word:
         raise LabError("--picture draws the vectors of one word: say which by --word")
     task, params, place = from_hf(source[3:]) if source.startswith("hf:") else from_run(source)
-    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    lines = [line.rstrip("\r\n") for line in sys.stdin]
+    lines = list(cli.input_lines())
     if args.word:
         write(of_word(task, params, lines, place))
         return

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import stat
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,14 +50,32 @@ def line_of(error: BaseException, file: str) -> str:
     return f"{file}:{lines[-1]}: " if lines else ""
 
 
+def check_file(path: str | Path) -> Path:
+    """The path of a file that can be read to its end.
+
+    Raises: LabError that names what is missing, a directory, a pipe, a device, or not to be read.
+    """
+    path = Path(path)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            path.open("rb").close()
+            return path
+    except FileNotFoundError:
+        raise LabError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a zero byte
+        raise LabError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
+    raise LabError(f"{path} is {kind}, and a file is needed")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises: LabError where there is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LabError(f"{path}: no such file") from None
-    except OSError as error:
-        raise LabError(f"{path}: cannot be read: {error.strerror}") from error
+        text = check_file(path).read_text(encoding="utf-8")
+        value = json.loads(text)
+        if "\\ud" in text.lower():  # half a character, which no other file could hold
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # bad JSON, and bytes that are not UTF-8
         raise LabError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(value, dict):

@@ -55,10 +55,8 @@ flags.DEFINE_integer(
 )
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --target=DIR')
     if not args.target:
         raise LabError("--target=DIR is missing: where to write the Hugging Face model")
     config = cli.get_config()

@@ -10,13 +10,12 @@ text_to_text answers instead: `--prompt="summarize: ..."`.
 import json
 import math
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.data.user_files import lines
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, check_file
 from transformer_lab.text.stream import TextStream
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
@@ -33,10 +32,8 @@ flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if i
 flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --prompt="{" ".join(arguments)}"')
     if sum((args.prompt is not None, bool(args.prompts), bool(args.score))) != 1:
         raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
     config = cli.get_config()
@@ -68,12 +65,9 @@ def main(arguments: list[str]) -> None:
 def read_lines(name: str) -> list[str]:
     """The lines of a file, or of standard input."""
     if name == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        found = [line.rstrip("\r\n") for line in sys.stdin]
+        found = list(cli.input_lines())
     else:
-        if not Path(name).is_file():
-            raise LabError(f"cannot read {name}: there is no such file")
-        found = [line for _, line in lines(Path(name))]
+        found = [line for _, line in lines(check_file(name))]
     if not found:
         raise LabError(f"{name} holds no line")
     return found

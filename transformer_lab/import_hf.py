@@ -57,10 +57,8 @@ flags.DEFINE_float("tolerance", 1e-4, "Greatest absolute difference that passes.
 flags.DEFINE_string("workdir", "", "Where to leave a run with the imported model.")
 
 
-def main(arguments: list[str]) -> int:
+def main(_: list[str]) -> int:
     args = flags.FLAGS
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --source=DIR')
     if not args.source:
         raise LabError("--source=DIR is missing: a directory with config.json and weights")
     model = pretrained.load(args.source)

@@ -28,10 +28,8 @@ flags.DEFINE_string(
 flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --target=DIR')
     if not args.target:
         raise LabError("--target=DIR is missing: where to write the merged run")
     config, target = cli.get_config(), Path(args.target)

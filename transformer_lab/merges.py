@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, check_file
 from transformer_lab.text import plain_bpe
 from transformer_lab.text.tokenizer import clean
 
@@ -23,7 +23,7 @@ SHOWN = 4  # words
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8-sig")
+        return check_file(file).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LabError(f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8") from None
 
@@ -45,4 +45,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(main)
+    cli.main(main, words=True)

@@ -32,4 +32,4 @@ def main(queries: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

@@ -32,8 +32,7 @@ def main(texts: list[str]) -> None:
         )
     sys.stdout.reconfigure(encoding="utf-8")
     if not texts:
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        texts = [line.rstrip("\r\n") for line in sys.stdin]
+        texts = list(cli.input_lines())
     for first in range(0, len(texts), GROUP):
         for row in task.predict(params, texts[first : first + GROUP], trainer.place):
             print(json.dumps(row, ensure_ascii=False) if args.json else show(row), flush=True)
@@ -51,4 +50,4 @@ def show(row: dict) -> str:
 
 
 if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

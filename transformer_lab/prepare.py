@@ -29,10 +29,8 @@ flags.DEFINE_float("sample", 20.0, "Millions of characters that the tokenizer is
 flags.DEFINE_float("shard", 64.0, "Millions of bytes of raw files that make a shard.")
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if arguments:
-        raise LabError(f'"{arguments[0]}" is no flag: write --config=FILE --output=DIR')
     if not args.output:
         raise LabError("--output=DIR is missing: the directory to make")
     given = text.load_dir(args.tokenizer) if args.tokenizer else None

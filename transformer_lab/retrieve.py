@@ -33,9 +33,9 @@ GROUP = 1024  # images that are in memory at once
 CELL = 96  # pixels of an image on the sheet
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if arguments or not args.images or not args.query:
+    if not args.images or not args.query:
         raise LabError('give --images=DIR and --query="a smiling face"')
     files = sorted(p for p in Path(args.images).rglob("*") if p.suffix.lower() in KINDS)
     if not files:

@@ -26,25 +26,29 @@ def main(sentences: list[str]) -> None:
         cli.get_config(), cli.get_workdir(), args.average, args.init_from
     )
     task = trainer.task
-    if sys.stdin is not None:
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     sys.stdout.reconfigure(encoding="utf-8")
     alone, many = task.decoder(trainer.place, rows=1), task.decoder(trainer.place)
-    lines = sentences or (line.rstrip("\r\n") for line in sys.stdin or ())
-    for group in available(lines, many.config.batch_size):
+    for group in available(sentences or cli.input_lines(), many.config.batch_size):
         decoder = alone if len(group) == 1 else many
         for translations in task.translate(decoder, params, group, log):
             print("\n".join(translations), flush=True)
 
 
 def available(lines: Iterable[str], most: int) -> Iterator[list[str]]:
-    """The lines in order, in groups of what has arrived: nothing waits for a line after it."""
-    arrived: queue.Queue[str | None] = queue.Queue(4 * most)
+    """The lines in order, in groups of what has arrived: nothing waits for a line after it.
+
+    What their reading raises is raised here, after the lines before it.
+    """
+    arrived: queue.Queue[str | Exception | None] = queue.Queue(4 * most)
 
     def read():
-        for line in lines:
-            arrived.put(line)
-        arrived.put(None)
+        end = None
+        try:
+            for line in lines:
+                arrived.put(line)
+        except Exception as error:
+            end = error
+        arrived.put(end)
 
     threading.Thread(target=read, daemon=True).start()
     group: list[str] = []
@@ -55,14 +59,17 @@ def available(lines: Iterable[str], most: int) -> Iterator[list[str]]:
             yield group
             group = []
             continue
-        if line is None or len(group) == most:
+        ended = not isinstance(line, str)
+        if ended or len(group) == most:
             if group:
                 yield group
             group = []
-        if line is None:
+        if isinstance(line, Exception):
+            raise line
+        if ended:
             return
         group.append(line)
 
 
 if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

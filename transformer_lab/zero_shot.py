@@ -54,4 +54,4 @@ def open_towers(average: int = 0):
 
 
 if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))
+    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

@@ -48,7 +48,9 @@ def test_the_best_checkpoint_outlives_newer_ones_and_stands_for_the_run(scripted
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), second)
     jax.tree.map(np.testing.assert_array_equal, open_source(str(tmp_path)).params, second)
     jax.tree.map(
-        np.testing.assert_array_equal, jax.device_get(runs.open_run(config(best=""), tmp_path)[1]), last
+        np.testing.assert_array_equal,
+        jax.device_get(runs.open_run(config(best=""), tmp_path)[1]),
+        last,
     )
     assert '"validation/loss": 2.0' in (tmp_path / RESULTS).read_text()
 
@@ -71,7 +73,9 @@ def test_a_score_that_no_evaluation_has_is_refused_by_name_and_nothing_is_lost(s
 
 def test_less_is_better_for_losses_and_more_for_all_else():
     assert rank("loss", 1.0) < rank("loss", 2.0) and rank("bleu", 2.0) < rank("bleu", 1.0)
-    assert rank("bits_per_byte", 1.0) < rank("bits_per_byte", 2.0) < rank("perplexity", float("nan"))
+    assert (
+        rank("bits_per_byte", 1.0) < rank("bits_per_byte", 2.0) < rank("perplexity", float("nan"))
+    )
 
 
 @pytest.mark.parametrize(

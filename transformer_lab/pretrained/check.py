@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, check_file
 from transformer_lab.pretrained import Pretrained, family
 from transformer_lab.pretrained.generation import NO_TOKEN
 
@@ -77,12 +77,10 @@ def check(model: Pretrained, path: str | Path) -> list[Row]:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file."""
     try:
-        file = np.load(path, allow_pickle=False)
+        file = np.load(check_file(path), allow_pickle=False)
         if isinstance(file, np.lib.npyio.NpzFile):
             with file:
                 return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise LabError(f"{path}: no such file") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise LabError(f"{path}: damaged or not an .npz file: {error}") from error
     raise LabError(f"{path}: not an .npz file")

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from transformer_lab.errors import LabError, read_json
+from transformer_lab.errors import LabError, check_file, read_json
 
 PIXELS = "preprocessor_config.json"  # how images are read
 CONFIG = "config.json"
@@ -52,10 +52,8 @@ def read_tensors(directory: Path) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise LabError(f"{path}: no such file")
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(check_file(path), framework="numpy") as file:
             return {name: _read_tensor(file, name, path) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise LabError(f"{path}: damaged or not a safetensors file: {error}") from error

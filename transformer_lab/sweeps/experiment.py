@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_lab.errors import LabError, line_of, nearest
+from transformer_lab.errors import LabError, check_file, line_of, nearest
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import flatten, resolve
 
@@ -61,8 +61,7 @@ def load(path: str, scale: str) -> Experiment:
 
 def load_module(path: str) -> ModuleType:
     """A Python file, executed anew."""
-    if not Path(path).is_file():
-        raise LabError(f"{path}: there is no such file")
+    check_file(path)
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
     _guarded(path, spec.loader.exec_module, module)

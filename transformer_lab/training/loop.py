@@ -14,12 +14,12 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_lab import models
 from transformer_lab.data.pipeline import Batches
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.kernels import chosen
 from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task, count_parameters
 from transformer_lab.training.adapting import assemble
-from transformer_lab.training.checkpoint import Checkpoints, Saved
+from transformer_lab.training.checkpoint import Checkpoints, Saved, rank
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, own_rows, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
@@ -192,18 +192,18 @@ def train(
     progress = ProgressLine(total, start)
     pace = Pace(workdir, models.flops_a_token(task.model_config, trainer.param_shapes))
     pending = _Pending(run, total, writer, progress, checkpoints, pace)
-    trace = Profile(workdir, start, profile)
+    trace, watch = Profile(workdir, start, profile), _Watch(run, checkpoints)
 
-    def save():
+    def save(scores):
         data = {"content": task.fingerprint(), **batches.get_state()}
-        checkpoints.save(step, trainer.canonical(state), data, config, assets, base)
+        checkpoints.save(step, trainer.canonical(state), data, config, assets, base, scores)
         pace.save()
 
     try:
         with SIGNALS.held() as signals:
             alone, first = jax.process_count() == 1, max(everyones(signals.received or 0))
             while True:
-                last = step >= total
+                last, scores = step >= total, None
                 stop = (signals.received or 0) if alone else pending.stop or first
                 checkpoints.refuse_failure()
                 due_eval = (step % run.eval_every == 0 or last) and (step > start or owed)
@@ -212,9 +212,14 @@ def train(
                     pending.read()
                 if due_eval and not stop:
                     with pace.stopped():
-                        _evaluate(trainer, state, step, writer)
+                        scores = _evaluate(trainer, state, step, writer)
+                    better = watch.sees(step, scores)
+                    due_save = due_save or better
+                if (scores or step == start) and watch.ends(step):
+                    last, due_save = True, due_save or step > start
                 if due_save:
-                    save()
+                    save(scores)
+                watch.refuse_unknown(scores)
                 if last or stop:
                     break
                 with pace.waiting():
@@ -255,6 +260,38 @@ def _same_data(saved: Saved, fingerprint: str) -> dict[str, Any]:
     return position
 
 
+class _Watch:
+    """The best score of the validation split so far, and whether it has stood for too long."""
+
+    def __init__(self, run: RunConfig, checkpoints: Checkpoints):
+        self.run, self.best = run, checkpoints.best()
+
+    def sees(self, step: int, scores: dict[str, float]) -> bool:
+        """Whether this step is to be kept as the best."""
+        if not (name := self.run.best):
+            return False
+        value = scores.get(name, math.nan)
+        better = self.best is None or rank(name, value) < rank(name, self.best[1])
+        if better:
+            self.best = (step, value)
+        return better
+
+    def ends(self, step: int) -> bool:
+        """Whether the run ends here, `patience` evaluations after its best score."""
+        if not self.run.patience or self.best is None:
+            return False
+        over = step - self.best[0] >= self.run.patience * self.run.eval_every
+        if over:
+            log(f"step {step}: {self.run.best} has not improved since step {self.best[0]}: the end")
+        return over
+
+    def refuse_unknown(self, scores: dict[str, float] | None) -> None:
+        """LabError if an evaluation found no score of the name."""
+        if scores is not None and self.run.best and self.run.best not in scores:
+            hint = nearest(self.run.best, scores)
+            raise LabError(f'best = "{self.run.best}": the validation has no such score{hint}')
+
+
 class _Pending:
     """The newest step's metrics, read once the next step is under way."""
 
@@ -290,13 +327,14 @@ class _Pending:
         self.progress.update(step, text)
 
 
-def _evaluate(trainer, state, step, writer) -> None:
+def _evaluate(trainer, state, step, writer) -> dict[str, float]:
     params = trainer.whole(state)
     scores = trainer.task.score(params, "validation", trainer.place, False)
     values = {**trainer.evaluate(params, "validation"), **scores.values}
     writer.write(step, {f"validation/{name}": value for name, value in values.items()})
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     log(f"step {step} validation: {shown}")
+    return values
 
 
 def final_scores(trainer: Trainer, params: Params, split: str) -> tuple[dict[str, float], Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageColor, ImageOps
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, check_file
 
 # Formats that Pillow decodes by itself: some others start programs.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -31,7 +31,9 @@ def read_image(
     animation, the first picture. Raises LabError that names the file if it is no whole image.
     """
     name = "the image" if isinstance(source, bytes) else str(source)
-    data = source if isinstance(source, bytes) else _bytes(Path(source).expanduser())
+    data = (
+        source if isinstance(source, bytes) else check_file(Path(source).expanduser()).read_bytes()
+    )
     if not data:
         raise LabError(f"{name} is empty: it needs an image")
     try:
@@ -69,13 +71,6 @@ def check_colour(name: str) -> None:
         raise LabError(
             f'config.data.background = "{name}" is no colour: use a name or #rrggbb'
         ) from error
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise LabError(f"{file} cannot be read ({error.strerror})") from error
 
 
 def _array(image: Image.Image, channels: int, size: Size, background: str) -> np.ndarray:
