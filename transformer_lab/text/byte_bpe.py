@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, groupby, takewhile
+from itertools import count, groupby, islice, takewhile
 from typing import Any, ClassVar
 
 from transformer_lab.errors import LabError
@@ -109,13 +109,18 @@ class HfTokenizer(LibraryTokenizer):
             name = f"{next(iter(self.roles))}_token"
             raise LabError(f"no end token is known: name it in {SETTINGS} as {name}")
         self.eos_id = eos
+        whole = library.encode("", add_special_tokens=True).ids
+        begin = tuple(takewhile(lambda i: i != eos, whole))  # by the tokenizer's template
+        if any(settings_in(self._files, name).get(START) is not None for name in NUMBERED):
+            self.start_ids = begin
+        else:
+            bos = begin[0] if begin else bos
+            named = begin or _named(next(islice(self.roles, 1, None)), library, self._files)
+            self.text_start = None if named is None else bos
         self.bos_id, self.pad_id, self.unk_id = (eos if i is None else i for i in (bos, pad, unk))
         super().__init__(config, library)
         self.config = replace(config, vocab_size=self.vocab_size)
         fallback = range(256) if "ByteFallback" in repr(library.decoder) else ()
-        if any(settings_in(self._files, name).get(START) is not None for name in NUMBERED):
-            whole = library.encode("", add_special_tokens=True).ids
-            self.start_ids = tuple(takewhile(lambda i: i != eos, whole))
         self._bytes = {library.token_to_id(f"<0x{byte:02X}>"): byte for byte in fallback}
 
     @classmethod
@@ -203,6 +208,15 @@ def _special(
     name: str, usual: Sequence[str], library: Any, files: Mapping[str, bytes]
 ) -> int | None:
     """The id of the special token `name`, if the vocabulary has one."""
+    if (named := _named(name, library, files)) is not None:
+        return named
+    found = [i for i in map(library.token_to_id, usual) if i is not None]
+    added = library.get_added_tokens_decoder()  # unlike a piece that merges happen to spell
+    return min(found, key=lambda i: i not in added, default=None)
+
+
+def _named(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
+    """The id that the settings beside the tokenizer give to the special token `name`."""
     if name == "bos":  # what a decoder starts with
         starts = (settings_in(files, file).get(START) for file in NUMBERED)
         for start in starts:
@@ -219,6 +233,4 @@ def _special(
         # Some configs name ids that the vocabulary lacks, such as -1 for no padding.
         if type(first) is int and first >= 0 and library.id_to_token(first) is not None:
             return first
-    found = [i for i in map(library.token_to_id, usual) if i is not None]
-    added = library.get_added_tokens_decoder()  # unlike a piece that merges happen to spell
-    return min(found, key=lambda i: i not in added, default=None)
+    return None
