@@ -24,10 +24,12 @@ SMALLEST = len(SPECIAL_PIECES) + 256
 PREFIX = "hf_"
 VOCAB, MERGES = "vocab.json", "merges.txt"
 SETTINGS = "tokenizer_config.json"
+ADDED = "added_tokens.json"  # ids of pieces that were added to the vocabulary
+DECODER = "added_tokens_decoder"  # in tokenizer_config.json: the same, with their properties
 NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
 NUMBERED = ("config.json", "generation_config.json")  # say eos_token_id: 2
 START = "decoder_start_token_id"  # of an encoder-decoder
-FOREIGN = (HEADER, VOCAB, MERGES, *NAMED, *NUMBERED)
+FOREIGN = (HEADER, VOCAB, MERGES, ADDED, *NAMED, *NUMBERED)
 WORD_END = "</w>"  # of CLIP's pieces that end a word
 CLIP_WORDS = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
@@ -96,9 +98,10 @@ class HfTokenizer(LibraryTokenizer):
     }
 
     def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
-        known = {HEADER, *self.foreign_files, *NAMED, *NUMBERED}
+        known = {HEADER, *self.foreign_files, ADDED, *NAMED, *NUMBERED}
         self._files = {name: files[name] for name in sorted(known) if name in files}
         library = self._read(self._files)
+        _add_tokens(library, self._files)
         self._words = getattr(library.model, "end_of_word_suffix", None) == WORD_END
         if self._words:  # their ends become the byte-level letter of a space
             end = tokenizers().decoders.Replace(WORD_END, "Ġ")
@@ -196,6 +199,40 @@ def _clip(model: Any) -> Any:
     library.pre_tokenizer = splits.Sequence([words, splits.ByteLevel(add_prefix_space=False)])
     library.decoder = lib.decoders.ByteLevel()
     return library
+
+
+def _add_tokens(library: Any, files: Mapping[str, bytes]) -> None:
+    """Gives the library the tokens that the files list beside the vocabulary, with their ids.
+
+    A token that tokenizer_config.json describes is as it says there. One of added_tokens.json alone
+    is special if a setting names it as such.
+    Raises: LabError for an entry that is no token, or whose id does not follow the vocabulary's.
+    """
+    named = {str(value) for file in NAMED for value in settings_in(files, file).values()}
+    entries = []
+    for piece, number in settings_in(files, ADDED).items():
+        special = piece in named
+        entry = {"content": piece, "special": special, "normalized": not special}
+        entries.append((ADDED, number, entry))
+    described = settings_in(files, SETTINGS).get(DECODER) or {}
+    if not isinstance(described, dict):
+        raise LabError(f"{SETTINGS}: {DECODER} must map ids to tokens")
+    entries += [(SETTINGS, number, entry) for number, entry in described.items()]
+    tokens = {}
+    for file, number, entry in entries:
+        try:
+            if isinstance(number, bool) or not 0 <= int(number) < 2**31:
+                raise ValueError
+            tokens[int(number)] = file, tokenizers().AddedToken(**entry)
+        except (TypeError, ValueError):
+            raise LabError(f"{file}: {number!r}: {entry!r} is no added token") from None
+    for number, (file, token) in sorted(tokens.items()):
+        (library.add_special_tokens if token.special else library.add_tokens)([token])
+        if library.token_to_id(token.content) != number:
+            raise LabError(
+                f"{file}: the added token {token.content!r} has the id {number}, but by the "
+                f"vocabulary it is {library.token_to_id(token.content)}"
+            )
 
 
 def settings_in(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
