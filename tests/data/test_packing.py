@@ -47,6 +47,9 @@ lengths = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 def test_a_stream_is_all_documents_each_with_its_end_in_an_order_of_the_seed():
     documents = some_documents([3, 0, 5, 1, 2])
     streams = [as_stream(Ragged.from_lists(documents), EOS, seed).tolist() for seed in (0, 1)]
+    started = as_stream(Ragged.from_lists(documents), EOS, 0, start=77).tolist()
+    assert started[0] == 77 and [t for t in started if t != 77] == streams[0]
+    assert all((a == EOS) == (b == 77) for a, b in zip(started, started[1:], strict=False))
     assert streams[0] != streams[1]
     for stream in streams:
         found, rest = [], stream

@@ -353,17 +353,20 @@ def test_the_order_of_a_thousand_million_records_takes_no_memory():
     assert len(set(ids.tolist())) == 15 and max(ids) < 10**9 and np.ptp(ids) > 10**6
 
 
-def test_windows_are_those_of_one_stream_of_all_documents(stories):
+@pytest.mark.parametrize("start", [None, 77])
+def test_windows_are_those_of_one_stream_of_all_documents(start, stories):
     shards, ids = stories
-    stream = np.insert(ids.values, ids.offsets[1:], EOS)
-    plan = StreamShardPlan(shards, 16, 6, seed=2)
+    before = [] if start is None else [start]
+    stream = np.concatenate([[*before, *document, EOS] for document in ids]).astype(np.int32)
+    plan = StreamShardPlan(shards, 16, 6, seed=2, start=start)
+    load = partial(shard_rows.load_stream, shards=shards, eos=EOS, start=start, ends=plan.ends)
     known = packing.StreamPlan(len(stream), 16, 6, seed=2)
     assert len(plan) == len(known) and plan.padding_share() == known.padding_share()
     for epoch in range(2):
         starts = []
         for step in range(epoch * len(plan), (epoch + 1) * len(plan)):
             _, rows = plan[step]
-            batch = shard_rows.load_stream(rows, (16,), shards=shards, eos=EOS)
+            batch = load(rows, (16,))
             expected = packing.load_stream(rows, (16,), stream)
             assert batch.keys() == expected.keys()
             for name in batch:

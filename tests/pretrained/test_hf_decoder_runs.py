@@ -21,12 +21,16 @@ tokenizers = pytest.importorskip("tokenizers")
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama"
 
 
-def write_tokenizer(directory, size=50, end=2):
+def write_tokenizer(directory, size=50, end=2, template=False):
     pieces = ["<unk>", "<s>", *(f"w{i}" for i in range(size - 2))]
     pieces[end] = "</s>"
     model = tokenizers.models.WordLevel({p: i for i, p in enumerate(pieces)}, unk_token="<unk>")
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    if template:
+        library.post_processor = tokenizers.processors.TemplateProcessing(
+            "<s> $A", None, [("<s>", 1)]
+        )
     (directory / "tokenizer.json").write_text(library.to_str())
     names = {"eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(names))
@@ -74,6 +78,28 @@ def test_the_export_of_the_run_gives_back_the_directory(source, opened, tmp_path
     with pytest.raises(LabError, match='"swiglu" has no place in a gpt2 model'):
         export_run("decoder", trainer.task, params, tmp_path / "third", "gpt2")
     assert not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize("named_by", ["template", "settings"])
+def test_prompts_texts_and_streams_begin_with_the_start_token_of_the_imported_model(
+    named_by, tmp_path
+):
+    source = shutil.copytree(FIXTURE, tmp_path / "hub")
+    write_tokenizer(source, template=named_by == "template")
+    if named_by == "template":  # then nothing else names it
+        (source / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+        config = json.loads((source / "config.json").read_text()) | {"bos_token_id": None}
+        (source / "config.json").write_text(json.dumps(config))
+        (source / "generation_config.json").unlink()
+    import_hf.save_to_workdir(pretrained.load(source), source, tmp_path / "run")
+    trainer, params = runs.open_run(
+        ConfigDict(runs.stored_config(tmp_path / "run")), tmp_path / "run"
+    )
+    task = trainer.task
+    assert task.config.layout == "stream" and task.prompt_ids("w6 w4") == [1, 8, 6]
+    # w6 w4 w2 are the ids 8, 6, 4; the reference implementation gives -21.0272 after 1.
+    ((nats, tokens),) = task.score_texts(params, ["w6 w4 w2"], trainer.place)
+    assert tokens == 3 and nats == pytest.approx(21.0271546, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -129,11 +129,8 @@ def test_a_foreign_file_keeps_its_ids_and_survives_a_checkpoint(trained, tmp_pat
 
 
 def test_the_older_files_of_gpt2_give_the_same_ids(trained):
-    files = gpt2(trained)
-    model = json.loads(files["tokenizer.json"])["model"]
-    lines = "#version: 0.2\n" + "\n".join(map(" ".join, model["merges"])) + "\n"
-    old = {"vocab.json": json.dumps(model["vocab"]).encode(), "merges.txt": lines.encode()}
-    new, tokenizer = load(files), load(old)
+    old = older(trained)
+    new, tokenizer = load(gpt2(trained)), load(old)
     for text in HARD.values():
         assert tokenizer.encode(text) == new.encode(text)
         assert tokenizer.decode(new.encode(text)) == text
@@ -142,6 +139,55 @@ def test_the_older_files_of_gpt2_give_the_same_ids(trained):
     assert spaced.encode("the") == new.encode(" the")
     with pytest.raises(LabError, match=r"merges\.txt are no BPE tokenizer"):
         load({**old, "merges.txt": b"#version: 0.2\nthe zebra\n"})
+
+
+ADDED = {"<pad>": 277, "<|user|>": 278, "<|bot|>": 279}
+
+
+def older(trained, **more):
+    """GPT-2's older files, of 277 pieces, and JSON files beside them."""
+    model = json.loads(gpt2(trained)["tokenizer.json"])["model"]
+    lines = "#version: 0.2\n" + "\n".join(map(" ".join, model["merges"])) + "\n"
+    files = {"vocab.json": as_json(**model["vocab"]), "merges.txt": lines.encode()}
+    return files | {f"{name}.json": as_json(**value) for name, value in more.items()}
+
+
+def test_tokens_that_were_added_to_a_vocabulary_have_their_ids_and_properties(trained):
+    names = {"pad_token": "<pad>", "eos_token": "<|endoftext|>"}
+    described = {
+        str(number): {"content": piece, "special": piece == "<pad>", "lstrip": piece == "<|bot|>"}
+        for piece, number in ADDED.items()
+    }
+    plain = load(older(trained)).encode
+    for files, middle in (
+        ({"added_tokens": ADDED, "tokenizer_config": names}, "the cat "),
+        # Here the blank on its left belongs to the last one.
+        ({"tokenizer_config": names | {"added_tokens_decoder": described}}, "the cat"),
+    ):
+        tokenizer = load(older(trained, **files))
+        assert (tokenizer.vocab_size, tokenizer.pad_id, tokenizer.eos_id) == (280, 277, 276)
+        ids = tokenizer.encode("<|user|>the cat <|bot|>")
+        assert ids == load(tokenizer.to_files()).encode("<|user|>the cat <|bot|>")
+        assert ids == [278, *plain(middle), 279]
+        assert tokenizer.decode([278, *plain("é"), 279]) == "<|user|>é<|bot|>"
+        assert 277 not in tokenizer.encode("<pad>")  # no text spells a special token
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"added_tokens": {"<a>": 300}}, "'<a>' has the id 300, but by the vocabulary it is 277"),
+        ({"added_tokens": {"<a>": None}}, "added_tokens.json: None: .* is no added token"),
+        (
+            {"tokenizer_config": {"added_tokens_decoder": {"277": 5}}},
+            "tokenizer_config.json: '277': 5 is no added token",
+        ),
+        ({"tokenizer_config": {"added_tokens_decoder": [1]}}, "must map ids to tokens"),
+    ],
+)
+def test_added_tokens_that_cannot_be_are_one_line(files, named, trained):
+    with pytest.raises(LabError, match=named):
+        load(older(trained, **files))
 
 
 @pytest.mark.parametrize(

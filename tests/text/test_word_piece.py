@@ -154,6 +154,16 @@ def test_a_vocab_txt_obeys_the_settings_beside_it(settings, ids):
     assert load(tokenizer.to_files()).encode("É 中文") == ids
 
 
+def test_tokens_that_were_added_to_a_vocab_txt_have_their_ids():
+    files = bert()
+    size = load(files).vocab_size
+    beside = {"added_tokens.json": json.dumps({"[USER]": size, "[PAD]": 0}).encode()}
+    tokenizer = load(files | beside)
+    assert tokenizer.vocab_size == size + 1
+    # Text and added tokens are both lowercase here, as in the reference.
+    assert tokenizer.encode("[user] the [USER]") == [size, *load(files).encode("the"), size]
+
+
 def test_without_settings_a_vocabulary_without_capitals_is_uncased():
     assert load(bert("e", "é")).config.lowercase and load(bert("e", "é")).encode("É") == [6]
     assert not load(bert("e", "E")).config.lowercase

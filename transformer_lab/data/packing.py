@@ -88,10 +88,13 @@ class PackedPlan(RowPlan):
         super().__init__("packed", filled, packed.tokens.shape[1], rows, seed, prefix)
 
 
-def as_stream(documents: Ragged, eos: int, seed: int = 0) -> Int32[np.ndarray, "tokens"]:
-    """All documents in a row, in a seeded order, the end token after each."""
+def as_stream(
+    documents: Ragged, eos: int, seed: int = 0, start: int | None = None
+) -> Int32[np.ndarray, "tokens"]:
+    """All documents in a row, in a seeded order, the end token after each and, if there is one,
+    the start token before each."""
     mixed = documents.take(np.random.default_rng(seed).permutation(len(documents)))
-    return np.insert(mixed.values, mixed.offsets[1:], eos)
+    return closed(mixed, start, eos).values
 
 
 def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
@@ -126,11 +129,12 @@ def lay(
     return Packed(tokens, targets, segments)
 
 
-def closed(documents: Ragged, bos: int, eos: int) -> Ragged:
-    """Each row between its begin and end token."""
-    edges = np.repeat(documents.offsets, 2)[1:-1]
-    values = np.insert(documents.values, edges, np.tile([bos, eos], len(documents)))
-    return Ragged(values, documents.offsets + 2 * np.arange(len(documents) + 1))
+def closed(documents: Ragged, bos: int | None, eos: int) -> Ragged:
+    """Each row between its begin and end token, or with its end token alone."""
+    marks = [eos] if bos is None else [bos, eos]
+    edges = documents.offsets[1:] if bos is None else np.repeat(documents.offsets, 2)[1:-1]
+    values = np.insert(documents.values, edges, np.tile(marks, len(documents)))
+    return Ragged(values, documents.offsets + len(marks) * np.arange(len(documents) + 1))
 
 
 def _pieces(sizes: np.ndarray, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:

@@ -184,10 +184,25 @@ class _DocumentPlan(CountedPlan):
 
 
 class StreamShardPlan(_DocumentPlan):
-    """Windows of the documents' stream, as by `data.packing.StreamPlan`; ids are their starts."""
+    """Windows of the documents' stream, as by `data.packing.StreamPlan`; ids are their starts.
 
-    def __init__(self, shards: Shards, length: int, rows: int, seed: int = 0, prefix: bool = False):
-        self.tokens = int(shards.ends[-1])
+    `ends` says where the documents begin and end in it, each with its end token, and with its
+    `start` token if there is one.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        length: int,
+        rows: int,
+        seed: int = 0,
+        prefix: bool = False,
+        start: int | None = None,
+    ):
+        self.ends = shards.ends
+        if start is not None:
+            self.ends = shards.ends.astype(np.int64) + np.arange(len(shards.ends))
+        self.tokens = int(self.ends[-1])
         if self.tokens < length:
             raise LabError(f"{self.tokens} tokens do not fill a row of {length}: lower the length")
         count, filled = [self.tokens // max(1, length)], np.array([length])

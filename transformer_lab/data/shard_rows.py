@@ -41,9 +41,12 @@ def load_stream(
     *,
     shards: Shards,
     eos: int,
+    start: int | None = None,
+    ends: np.ndarray | None = None,
 ) -> Batch:
     """The windows of a `StreamShardPlan`, as `data.packing.load_stream` makes them."""
-    starts, (length,), ends = ids[:, 0], shape, shards.ends
+    starts, (length,) = ids[:, 0], shape
+    ends = shards.ends if ends is None else ends
     real = (starts >= 0) if needed is None else (starts >= 0) & needed
     first = np.searchsorted(ends, np.maximum(starts[real], 0), "right") - 1
     begin = starts[real] - ends[first].astype(np.int64)  # of the window, in its first document
@@ -52,8 +55,8 @@ def load_stream(
     counts = last - first + 1
     documents = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
     (found,) = shards.take(documents % len(shards)).values()
-    stream = np.insert(found.values, found.offsets[1:], eos)
-    before = (found.offsets + np.arange(len(found.offsets)))[np.cumsum(counts) - counts]
+    framed = closed(found, start, eos)
+    stream, before = framed.values, framed.offsets[np.cumsum(counts) - counts]
     window = np.zeros((len(ids), length + 1), np.int32)
     window[real] = stream[(before + begin)[:, None] + np.arange(length + 1)]
     segments = np.repeat((starts[:, None] >= 0).astype(np.int32), length, axis=1)

@@ -149,9 +149,17 @@ class LanguageModeling:
 
     @property
     def start_id(self) -> int:
-        """What stands before a document: in a stream, the end of the one before."""
+        """What stands before a document: what an imported tokenizer says; else, in a stream, the
+        end of the document before."""
         tokenizer = self.tokenizer
+        if tokenizer.text_start is not None:
+            return tokenizer.text_start
         return tokenizer.eos_id if self.config.layout == "stream" else tokenizer.bos_id
+
+    @property
+    def _stream_start(self) -> int | None:
+        """What begins a document of a stream, unless it is the end token of the one before."""
+        return None if self.start_id == self.tokenizer.eos_id else self.start_id
 
     @property
     def reads_shards(self) -> bool:
@@ -197,7 +205,7 @@ class LanguageModeling:
             packed = packing.pack(ids, length, self.start_id, self.tokenizer.eos_id)
             plan = packing.PackedPlan(packed, rows, self.seed, prefix)
             return plan, partial(packing.load_packed, packed=packed)
-        stream = packing.as_stream(ids, self.tokenizer.eos_id, self.seed)
+        stream = packing.as_stream(ids, self.tokenizer.eos_id, self.seed, self._stream_start)
         plan = packing.StreamPlan(len(stream), length, rows, self.seed, prefix)
         return plan, partial(packing.load_stream, stream=stream)
 
@@ -208,7 +216,9 @@ class LanguageModeling:
         if self.config.layout == "packed":
             load = partial(shard_rows.load_packed, **found, bos=self.start_id)
             return PackedShardPlan(self.shards, *more), load
-        return StreamShardPlan(self.shards, *more), partial(shard_rows.load_stream, **found)
+        plan = StreamShardPlan(self.shards, *more, start=self._stream_start)
+        load = partial(shard_rows.load_stream, **found, start=self._stream_start, ends=plan.ends)
+        return plan, load
 
     def steps_per_epoch(self) -> int:
         return self._train[0].batches_per_epoch

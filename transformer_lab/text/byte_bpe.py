@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, groupby, takewhile
+from itertools import count, groupby, islice, takewhile
 from typing import Any, ClassVar
 
 from transformer_lab.errors import LabError
@@ -24,10 +24,12 @@ SMALLEST = len(SPECIAL_PIECES) + 256
 PREFIX = "hf_"
 VOCAB, MERGES = "vocab.json", "merges.txt"
 SETTINGS = "tokenizer_config.json"
+ADDED = "added_tokens.json"  # ids of pieces that were added to the vocabulary
+DECODER = "added_tokens_decoder"  # in tokenizer_config.json: the same, with their properties
 NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
 NUMBERED = ("config.json", "generation_config.json")  # say eos_token_id: 2
 START = "decoder_start_token_id"  # of an encoder-decoder
-FOREIGN = (HEADER, VOCAB, MERGES, *NAMED, *NUMBERED)
+FOREIGN = (HEADER, VOCAB, MERGES, ADDED, *NAMED, *NUMBERED)
 WORD_END = "</w>"  # of CLIP's pieces that end a word
 CLIP_WORDS = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
@@ -96,9 +98,10 @@ class HfTokenizer(LibraryTokenizer):
     }
 
     def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
-        known = {HEADER, *self.foreign_files, *NAMED, *NUMBERED}
+        known = {HEADER, *self.foreign_files, ADDED, *NAMED, *NUMBERED}
         self._files = {name: files[name] for name in sorted(known) if name in files}
         library = self._read(self._files)
+        _add_tokens(library, self._files)
         self._words = getattr(library.model, "end_of_word_suffix", None) == WORD_END
         if self._words:  # their ends become the byte-level letter of a space
             end = tokenizers().decoders.Replace(WORD_END, "Ġ")
@@ -109,13 +112,18 @@ class HfTokenizer(LibraryTokenizer):
             name = f"{next(iter(self.roles))}_token"
             raise LabError(f"no end token is known: name it in {SETTINGS} as {name}")
         self.eos_id = eos
+        whole = library.encode("", add_special_tokens=True).ids
+        begin = tuple(takewhile(lambda i: i != eos, whole))  # by the tokenizer's template
+        if any(settings_in(self._files, name).get(START) is not None for name in NUMBERED):
+            self.start_ids = begin
+        else:
+            bos = begin[0] if begin else bos
+            named = begin or _named(next(islice(self.roles, 1, None)), library, self._files)
+            self.text_start = None if named is None else bos
         self.bos_id, self.pad_id, self.unk_id = (eos if i is None else i for i in (bos, pad, unk))
         super().__init__(config, library)
         self.config = replace(config, vocab_size=self.vocab_size)
         fallback = range(256) if "ByteFallback" in repr(library.decoder) else ()
-        if any(settings_in(self._files, name).get(START) is not None for name in NUMBERED):
-            whole = library.encode("", add_special_tokens=True).ids
-            self.start_ids = tuple(takewhile(lambda i: i != eos, whole))
         self._bytes = {library.token_to_id(f"<0x{byte:02X}>"): byte for byte in fallback}
 
     @classmethod
@@ -193,6 +201,40 @@ def _clip(model: Any) -> Any:
     return library
 
 
+def _add_tokens(library: Any, files: Mapping[str, bytes]) -> None:
+    """Gives the library the tokens that the files list beside the vocabulary, with their ids.
+
+    A token that tokenizer_config.json describes is as it says there. One of added_tokens.json alone
+    is special if a setting names it as such.
+    Raises: LabError for an entry that is no token, or whose id does not follow the vocabulary's.
+    """
+    named = {str(value) for file in NAMED for value in settings_in(files, file).values()}
+    entries = []
+    for piece, number in settings_in(files, ADDED).items():
+        special = piece in named
+        entry = {"content": piece, "special": special, "normalized": not special}
+        entries.append((ADDED, number, entry))
+    described = settings_in(files, SETTINGS).get(DECODER) or {}
+    if not isinstance(described, dict):
+        raise LabError(f"{SETTINGS}: {DECODER} must map ids to tokens")
+    entries += [(SETTINGS, number, entry) for number, entry in described.items()]
+    tokens = {}
+    for file, number, entry in entries:
+        try:
+            if isinstance(number, bool) or not 0 <= int(number) < 2**31:
+                raise ValueError
+            tokens[int(number)] = file, tokenizers().AddedToken(**entry)
+        except (TypeError, ValueError):
+            raise LabError(f"{file}: {number!r}: {entry!r} is no added token") from None
+    for number, (file, token) in sorted(tokens.items()):
+        (library.add_special_tokens if token.special else library.add_tokens)([token])
+        if library.token_to_id(token.content) != number:
+            raise LabError(
+                f"{file}: the added token {token.content!r} has the id {number}, but by the "
+                f"vocabulary it is {library.token_to_id(token.content)}"
+            )
+
+
 def settings_in(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     """The values of a JSON file, none where it is missing."""
     values = read_json(files, name) if name in files else {}
@@ -203,6 +245,15 @@ def _special(
     name: str, usual: Sequence[str], library: Any, files: Mapping[str, bytes]
 ) -> int | None:
     """The id of the special token `name`, if the vocabulary has one."""
+    if (named := _named(name, library, files)) is not None:
+        return named
+    found = [i for i in map(library.token_to_id, usual) if i is not None]
+    added = library.get_added_tokens_decoder()  # unlike a piece that merges happen to spell
+    return min(found, key=lambda i: i not in added, default=None)
+
+
+def _named(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
+    """The id that the settings beside the tokenizer give to the special token `name`."""
     if name == "bos":  # what a decoder starts with
         starts = (settings_in(files, file).get(START) for file in NUMBERED)
         for start in starts:
@@ -219,6 +270,4 @@ def _special(
         # Some configs name ids that the vocabulary lacks, such as -1 for no padding.
         if type(first) is int and first >= 0 and library.id_to_token(first) is not None:
             return first
-    found = [i for i in map(library.token_to_id, usual) if i is not None]
-    added = library.get_added_tokens_decoder()  # unlike a piece that merges happen to spell
-    return min(found, key=lambda i: i not in added, default=None)
+    return None

@@ -77,6 +77,8 @@ class Tokenizer(ABC):
     unk_id: int = 3
     mask_id: int | None = None  # of the kinds that have a token for a hidden place
     start_ids: tuple[int, ...] = ()  # what an encoder-decoder's texts begin with, as BART's <s>
+    # What each text begins with for the decoder that a loaded tokenizer came with; None: unsaid.
+    text_start: int | None = None
 
     # The files it stores beside the header, and those by which a directory that another
     # library wrote (no header of ours) is recognised as this kind.
