@@ -217,10 +217,10 @@ def test_a_folder_keeps_the_users_own_splits(tmp_path):
     }  # fmt: skip
     write(tmp_path / "test.tsv", tsv_text(["a"], ["2.5"]))
     assert {type(row.label) for row in everything(load(tmp_path))} == {float}
-    (tmp_path / "test.tsv").rename(tmp_path / "dev.tsv")
-    with pytest.raises(LabError, match="holds dev.tsv, train.csv: it needs one file each for"):
+    (tmp_path / "test.tsv").rename(tmp_path / "extra.tsv")
+    with pytest.raises(LabError, match="holds extra.tsv, train.csv: it needs one file each for"):
         load(tmp_path)
-    (tmp_path / "dev.tsv").unlink()
+    (tmp_path / "extra.tsv").unlink()
     squad_file(tmp_path / "test.json", article("A", "Broncos", asked("q1", ("Broncos", 0))))
     with pytest.raises(LabError, match="holds files of several formats"):
         load(tmp_path)

@@ -1,12 +1,11 @@
 """Questions in the JSON format of SQuAD 1.1 and 2.0 (Rajpurkar 2016 and 2018)."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformer_lab.data.labelled_rows import Item, Question
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.user_files import lines, parse_json
 from transformer_lab.errors import LabError
 
 
@@ -17,10 +16,12 @@ def read(file: Path) -> list[Item]:
     is not of this format, an answer that does not stand in its context where it says, and an id
     that comes twice.
     """
-    try:
-        content = json.loads("\n".join(line for _, line in lines(file)))
-    except ValueError as error:
-        raise LabError(f"{file}: not JSON ({error})") from error
+    content = parse_json("\n".join(line for _, line in lines(file)), str(file))
+    if not isinstance(content, dict):
+        raise LabError(
+            f'{file}: a {type(content).__name__}, not the object with "data" of SQuAD\'s format; '
+            "write rows as JSON lines, an object a line"
+        )
     items, seen = [], set()
     try:
         for item in _items(content):

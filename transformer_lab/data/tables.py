@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformer_lab.data.labelled_rows import Example, Item
 from transformer_lab.data.pairs import key
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.user_files import JSON_LINES, lines, parse_json
 from transformer_lab.errors import LabError, nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -35,8 +35,18 @@ def read(file: Path, text_column: str, pair_column: str, label_column: str) -> l
 
 
 def rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each row of a .csv, .tsv or .jsonl file, and where it stands."""
-    return _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
+    """Each row of a .csv, .tsv, .jsonl or .json (then JSON lines too) file, and where it stands."""
+    return _json_rows(file) if file.suffix in JSON_LINES else _table_rows(file)
+
+
+def holds_rows(file: Path) -> bool:
+    """Whether the first line of a .json file is a row by itself: no question set is such a line."""
+    line = next((line for _, line in lines(file) if line.strip()), "")
+    try:
+        row = parse_json(line, "")
+    except LabError:
+        return False
+    return isinstance(row, dict) and "data" not in row
 
 
 def cell(row: dict[str, object], column: str, role: str, where: str) -> str:
@@ -78,10 +88,7 @@ def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
 def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
     for number, line in lines(file):
         if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise LabError(f"{file}:{number}: not JSON ({error})") from error
+            row = parse_json(line, f"{file}:{number}")
             if not isinstance(row, dict):
                 raise LabError(f"{file}:{number}: expected an object")
             yield f"{file}:{number}", row
