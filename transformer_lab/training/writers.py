@@ -70,7 +70,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     for text in content.splitlines():
         try:
             lines.append({name: number(value) for name, value in json.loads(text).items()})
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             continue
     return lines
 
@@ -84,7 +84,7 @@ def _drop_lines_after(path: Path, step: int) -> None:
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the last line of a killed run
     write_atomically(path, "".join(kept).encode())
 
