@@ -17,6 +17,7 @@ from PIL import Image
 
 from transformer_lab import cli
 from transformer_lab.data.images.reading import read_image
+from transformer_lab.data.user_files import visible
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 from transformer_lab.training.writers import log
@@ -37,7 +38,7 @@ def main(_: list[str]) -> None:
     args = flags.FLAGS
     if not args.images or not args.query:
         raise LabError('give --images=DIR and --query="a smiling face"')
-    files = sorted(p for p in Path(args.images).rglob("*") if p.suffix.lower() in KINDS)
+    files = [p for p in visible(Path(args.images)) if p.suffix.lower() in KINDS]
     if not files:
         raise LabError(f"--images={args.images}: no image file lies there")
     trainer, params = open_towers(args.average)

@@ -80,7 +80,6 @@ def test_columns_are_found_by_their_names(tmp_path):
         ([1, 2, 2.5], [1.0, 2.0, 2.5]),
         (["1.0", "x", "3"], ["1.0", "x", "3"]),
         (["2002", "12", "3"], ["2002", "12", "3"]),
-        (["1e999", "1.0", "2.0"], ["1e999", "1.0", "2.0"]),
     ],
 )
 def test_labels_are_values_only_if_one_is_written_as_such(labels, expected, tmp_path):
@@ -111,6 +110,10 @@ def test_rows_with_the_same_text_stand_in_one_split(tmp_path):
         ("a.jsonl", "[]\n", "a.jsonl:1: expected an object"),
         ("a.jsonl", '{"text": 3, "label": 1}', 'a.jsonl:1: its "text" is 3, not text'),
         ("a.jsonl", '{"text": "a", "label": null}', 'a.jsonl:1: its "label" is null, not text'),
+        ("a.jsonl", '{"text": "a", "label": 1e999}', 'a.jsonl:1: its "label" is Infinity, which'),
+        ("a.csv", "text,label\na,1.0\nb,-1e999\n", 'a.csv:3: its "label" is -1e999, which is no'),
+        ("a.csv", "text,label,text\na,1,b\n", 'a.csv:1: two columns are named "text": rename one'),
+        ("a.json", '[{"text": "a"}]', "a.json: a list, not the object .* write rows as JSON lines"),
         ("a.xls", "", r"a.xls ends in none of \.csv, \.tsv, \.jsonl"),
         ("a.conll", "EU B-ORG\nnews\n", "a.conll:2: expected a word and its tag in 2 columns"),
         ("a.conll", b"EU O\n\xff O\n", "a.conll:2: not UTF-8"),
@@ -196,12 +199,42 @@ def test_questions_of_both_versions_of_squad_are_read(tmp_path):
         ([asked("q1", ("won", -4))], "question q1: 'won' does not stand at character -4"),
         ([asked("q1"), asked("q1")], "two questions have the id q1"),
         ([asked("q1"), {"id": "q2"}], "format after question q1 .KeyError.'answers'"),
-        ([asked("q1", ("won", "8"))], "not in SQuAD's format"),
+        ([asked("q1", ("won", "8"))], '"answer_start" is of type str, not int'),
+        ([asked("q1", is_impossible="false")], '"is_impossible" is of type str, not bool'),
+        ([{**asked("q1"), "question": None}], '"question" is of type NoneType, not str'),
+        ([{**asked("q1"), "question": 3}], '"question" is of type int, not str'),
+        ([{**asked("q1"), "question": ["a"]}], '"question" is of type list, not str'),
     ],
 )
 def test_a_wrong_question_is_named(questions, message, tmp_path):
     with pytest.raises(LabError, match=message):
         squad.read(squad_file(tmp_path / "a.json", article("A", "Broncos won", *questions)))
+
+
+@pytest.mark.parametrize("title, kind", [(3, "int"), (["a"], "list")])
+def test_a_title_that_is_no_text_is_named(title, kind, tmp_path):
+    file = squad_file(tmp_path / "a.json", article(title, "Broncos won", asked("q1", ("won", 8))))
+    with pytest.raises(LabError, match=f'"title" is of type {kind}, not str'):
+        squad.read(file)
+
+
+def test_articles_without_a_title_are_grouped_by_context(tmp_path):
+    file = squad_file(tmp_path / "a.json", article(None, "Broncos won", asked("q1", ("won", 8))))
+    assert [item.group for item in squad.read(file)] == ["Broncos won"]
+
+
+def test_a_question_without_answers_is_impossible_whatever_it_says(tmp_path):
+    rows = [asked("q1"), asked("q2", is_impossible=False), asked("q3", is_impossible=True)]
+    file = squad_file(tmp_path / "a.json", article("A", "Yes", *rows, asked("q4", ("Yes", 0))))
+    assert [item.row.impossible for item in squad.read(file)] == [True, True, True, False]
+
+
+def test_a_field_of_a_table_may_be_as_long_as_one_of_json_lines(tmp_path):
+    texts = ["x" * 131_073, "y" * 400_000]
+    for name, make in (("a.csv", csv_text), ("a.tsv", tsv_text), ("a.jsonl", jsonl_text)):
+        file = write(tmp_path / name, make(texts, LABELS[:2]))
+        rows = load(file, validation_share=0.0, test_share=0.0).train
+        assert [row.text for row in rows] == texts
 
 
 def test_a_folder_keeps_the_users_own_splits(tmp_path):
@@ -217,10 +250,10 @@ def test_a_folder_keeps_the_users_own_splits(tmp_path):
     }  # fmt: skip
     write(tmp_path / "test.tsv", tsv_text(["a"], ["2.5"]))
     assert {type(row.label) for row in everything(load(tmp_path))} == {float}
-    (tmp_path / "test.tsv").rename(tmp_path / "dev.tsv")
-    with pytest.raises(LabError, match="holds dev.tsv, train.csv: it needs one file each for"):
+    (tmp_path / "test.tsv").rename(tmp_path / "extra.tsv")
+    with pytest.raises(LabError, match="holds extra.tsv, train.csv: it needs one file each for"):
         load(tmp_path)
-    (tmp_path / "dev.tsv").unlink()
+    (tmp_path / "extra.tsv").unlink()
     squad_file(tmp_path / "test.json", article("A", "Broncos", asked("q1", ("Broncos", 0))))
     with pytest.raises(LabError, match="holds files of several formats"):
         load(tmp_path)

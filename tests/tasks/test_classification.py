@@ -33,3 +33,30 @@ def test_f1_is_that_of_the_positive_label_or_the_mean_of_both(monkeypatch):
 def test_a_positive_label_that_is_no_label_is_refused():
     with pytest.raises(LabError, match=r'^task.positive_label = "fersh" is no label \('):
         trainer_of("classification", data__source="generated", task__positive_label="fersh", **ROWS)
+
+
+@pytest.mark.parametrize(
+    "labels, regression, message",
+    [
+        (["good", "bad"], True, r'has the label "\w+": task.regression = True needs a finite'),
+        (
+            ["1.5", "nan"],
+            True,
+            'row "b" has the label "nan": task.regression = True needs a finite',
+        ),
+        (["1.0", "0.0"], False, "has the label [01].0: for numbers .* set task.regression = True"),
+        (None, True, "has the label null: name the column .* in config.data.label_column"),
+        (None, False, "has the label null: name the column .* in config.data.label_column"),
+    ],
+)
+def test_labels_that_do_not_go_with_the_objective_are_named(tmp_path, labels, regression, message):
+    file = tmp_path / "a.csv"
+    rows = zip("ab", labels or "xy", strict=True)
+    file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    changes = {"data__validation_share": 0.0, "data__test_share": 0.0, **ROWS}
+    task = trainer_of(
+        "classification", data__source="files", data__path=str(file), task__regression=regression,
+        data__label_column="label" if labels else "", **changes,
+    ).task  # fmt: skip
+    with pytest.raises(LabError, match=f"^the train .*{message}"):
+        task.steps_per_epoch()

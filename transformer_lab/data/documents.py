@@ -14,7 +14,14 @@ from transformer_lab.data.fetch import fetch
 from transformer_lab.data.pairs import Report, key
 from transformer_lab.data.shards import Shards
 from transformer_lab.data.splits import check_shares, shuffled
-from transformer_lab.data.user_files import SPLITS, lines
+from transformer_lab.data.user_files import (
+    JSON_LINES,
+    SPLITS,
+    lines,
+    parse_json,
+    split_of,
+    visible,
+)
 from transformer_lab.errors import LabError, nearest
 
 Text = tuple[str, str]  # group, document: the held-out documents are spread over the groups
@@ -174,9 +181,10 @@ def _files(config: DocumentsConfig) -> tuple[Parts, str]:
     if not config.path:
         raise LabError('config.data.source = "files" needs config.data.path: your file or folder')
     path = Path(config.path).expanduser()
-    entries = sorted(path.glob("[!.]*")) if path.is_dir() else []
-    named = [entry for entry in entries if entry.is_dir() or entry.suffix in (".txt", ".jsonl")]
-    names = [entry.stem for entry in named]
+    kinds = (".txt", *JSON_LINES)
+    entries = visible(path, "*", kinds) if path.is_dir() else []
+    named = [entry for entry in entries if entry.is_dir() or entry.suffix in kinds]
+    names = [split_of(entry.stem) for entry in named]
     if not set(names) & set(SPLITS):
         return {"train": [("", text) for text in _texts(path)]}, user_files.LICENCE
     if "train" not in names or set(names) - set(SPLITS) or len(set(names)) < len(names):
@@ -185,18 +193,19 @@ def _files(config: DocumentsConfig) -> tuple[Parts, str]:
             "train, validation and test, each a folder, .txt or .jsonl, and nothing else"
         )
     return {
-        entry.stem: [("", text) for text in _texts(entry)] for entry in named
+        name: [("", text) for text in _texts(entry)]
+        for name, entry in zip(names, named, strict=True)
     }, user_files.LICENCE
 
 
 def _texts(path: Path) -> list[str]:
     """The documents of a folder of .txt files, of JSON lines, or of blank-line separated text."""
     if path.is_dir():
-        files = sorted(path.rglob("*.txt"))
+        files = [file for file in visible(path, kinds=".txt") if file.suffix == ".txt"]
         if not files:
             raise LabError(f"config.data.path: no .txt file in {path}")
         return [_whole(file) for file in files]
-    if path.suffix == ".jsonl":
+    if path.suffix in JSON_LINES:
         return [_record(line, f"{path}:{n}") for n, line in lines(path) if line.strip()]
     blocks = groupby((line for _, line in lines(path)), key=lambda line: bool(line.strip()))
     return ["\n".join(block) for full, block in blocks if full]
@@ -207,10 +216,7 @@ def _whole(file: Path) -> str:
 
 
 def _record(line: str, where: str) -> str:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise LabError(f"{where}: not JSON ({error})") from error
+    record = parse_json(line, where)
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise LabError(f'{where}: expected an object with a string "text"')
     return record["text"]

@@ -22,7 +22,7 @@ from transformer_lab.data.labelled_rows import (
 )
 from transformer_lab.data.pairs import Report
 from transformer_lab.data.splits import check_shares, shuffled
-from transformer_lab.data.user_files import LICENCE, SPLITS
+from transformer_lab.data.user_files import LICENCE, SPLITS, split_files
 from transformer_lab.errors import LabError, nearest
 
 __all__ = ["Example", "LabelledConfig", "LabelledSplits", "Question", "Tagged"]
@@ -195,11 +195,11 @@ def _files(config: LabelledConfig, report: Report) -> tuple[Parts, str]:
     path = Path(config.path).expanduser()
     files = {"train": path}
     if path.is_dir():
-        named = [file for file in sorted(path.glob("[!.]*")) if file.suffix in _SUFFIXES]
-        files = {file.stem: file for file in named}
-        if "train" not in files or set(files) - set(SPLITS) or len(files) < len(named):
+        files = split_files(path, _SUFFIXES)
+        if "train" not in files or set(files) - set(SPLITS):
+            names = ", ".join(file.name for file in files.values())
             raise LabError(
-                f"{path} holds {', '.join(file.name for file in named) or 'no data file'}: it "
+                f"{path} holds {names or 'no data file'}: it "
                 "needs one file each for train and, if you have them, validation and test"
             )
     parts = {split: _read(file, config) for split, file in files.items()}
@@ -209,7 +209,7 @@ def _files(config: LabelledConfig, report: Report) -> tuple[Parts, str]:
 
 
 def _read(file: Path, config: LabelledConfig) -> list[Item]:
-    if file.suffix in _TABLES:
+    if file.suffix in _TABLES or file.suffix == ".json" and tables.holds_rows(file):
         return tables.read(file, config.text_column, config.pair_column, config.label_column)
     if file.suffix in _COLUMNS:
         return conll.read(file, config.text_column, config.label_column)

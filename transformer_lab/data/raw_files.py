@@ -5,13 +5,19 @@ Parquet file's row groups, or of an ArrayRecord file's records. Nothing larger t
 one row group, is in memory at once.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.user_files import SPLITS, json_pair
+from transformer_lab.data.user_files import (
+    SPLITS,
+    check_packed,
+    json_pair,
+    parse_json,
+    split_of,
+    visible,
+)
 from transformer_lab.errors import LabError
 
 SUFFIXES = {
@@ -42,10 +48,10 @@ def find(path: str, kind: str) -> dict[str, list[Path]] | None:
     .txt files, each of which is a document, two parallel files, or files of other kinds.
     """
     place = Path(path).expanduser()
-    entries = sorted(place.glob("[!.]*")) if place.is_dir() else []
+    entries = visible(place, "*", SUFFIXES[kind]) if place.is_dir() else []
     if "train" in {entry.stem for entry in entries}:
-        named = [(entry.stem, [entry]) for entry in entries]
-        other = [entry.name for entry in entries if entry.stem not in SPLITS]
+        named = [(split_of(entry.stem), [entry]) for entry in entries]
+        other = [entry.name for entry in entries if split_of(entry.stem) not in SPLITS]
         if other:
             raise LabError(f"{place} holds train and also {other[0]}: it may hold splits alone")
     elif place.exists() or not place.parent.is_dir():
@@ -55,7 +61,7 @@ def find(path: str, kind: str) -> dict[str, list[Path]] | None:
     found: dict[str, list[Path]] = {}
     for split, places in named:
         for entry in places:
-            files = sorted(entry.rglob("*")) if entry.is_dir() else [entry]
+            files = visible(entry, kinds=SUFFIXES[kind]) if entry.is_dir() else [entry]
             known = [f for f in files if f.suffix in SUFFIXES[kind] and f.is_file()]
             if not known or entry.is_dir() and known[0].suffix == ".txt":
                 return None
@@ -123,10 +129,7 @@ def _records(part: Part) -> Iterator[tuple[str, Any]]:
     else:
         found = ((where, line) for where, line in _lines(part) if line.strip())
     for where, content in found:
-        try:
-            yield where, json.loads(content)
-        except ValueError as error:
-            raise LabError(f"{where}: not JSON ({error})") from error
+        yield where, parse_json(content, where)
 
 
 def _blocks(part: Part) -> Iterator[str]:
@@ -166,6 +169,8 @@ def _text_lines(part: Part) -> Iterator[tuple[int, str]]:
             stream.seek(place - 1)
             place += len(stream.readline()) - 1
         for raw in stream:
+            if place == 0:
+                check_packed(raw, part.file)
             text = raw.removeprefix(b"\xef\xbb\xbf") if place == 0 else raw
             try:
                 yield place, text.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")

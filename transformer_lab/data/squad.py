@@ -1,26 +1,28 @@
 """Questions in the JSON format of SQuAD 1.1 and 2.0 (Rajpurkar 2016 and 2018)."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformer_lab.data.labelled_rows import Item, Question
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.user_files import lines, parse_json
 from transformer_lab.errors import LabError
 
 
 def read(file: Path) -> list[Item]:
     """The questions in their order; an article, else a context, is a group.
 
-    Repeated answers stay, as the official score takes the best of all. Raises LabError for what
-    is not of this format, an answer that does not stand in its context where it says, and an id
-    that comes twice.
+    Repeated answers stay, as the official score takes the best of all; a question without any is
+    one that its context does not answer, whether or not `is_impossible` says so. Raises LabError
+    for what is not of this format, an answer that does not stand in its context where it says, and
+    an id that comes twice.
     """
-    try:
-        content = json.loads("\n".join(line for _, line in lines(file)))
-    except ValueError as error:
-        raise LabError(f"{file}: not JSON ({error})") from error
+    content = parse_json("\n".join(line for _, line in lines(file)), str(file))
+    if not isinstance(content, dict):
+        raise LabError(
+            f'{file}: a {type(content).__name__}, not the object with "data" of SQuAD\'s format; '
+            "write rows as JSON lines, an object a line"
+        )
     items, seen = [], set()
     try:
         for item in _items(content):
@@ -34,16 +36,30 @@ def read(file: Path) -> list[Item]:
 
 def _items(content: dict[str, Any]) -> Iterator[Item]:
     for article in content["data"]:
+        title = _typed(article, "title") if article.get("title") is not None else ""
         for paragraph in article["paragraphs"]:
-            context = paragraph["context"]
+            context = _typed(paragraph, "context")
             for entry in paragraph["qas"]:
-                yield Item(article.get("title") or context, _question(context, entry))
+                yield Item(title or context, _question(context, entry))
 
 
 def _question(context: str, entry: dict[str, Any]) -> Question:
-    impossible = bool(entry.get("is_impossible", False))
-    answers = [] if impossible else [(a["text"], a["answer_start"]) for a in entry["answers"]]
-    return Question(str(entry["id"]), context, entry["question"], answers, impossible)
+    impossible = "is_impossible" in entry and _typed(entry, "is_impossible", bool)
+    answers = [] if impossible else [_answer(answer) for answer in entry["answers"]]
+    name = str(_typed(entry, "id", str | int))
+    return Question(name, context, _typed(entry, "question"), answers, not answers)
+
+
+def _answer(answer: dict[str, Any]) -> tuple[str, int]:
+    return _typed(answer, "text"), _typed(answer, "answer_start", int)
+
+
+def _typed(entry: dict[str, Any], name: str, kind: Any = str) -> Any:
+    value = entry[name]
+    if not isinstance(value, kind):
+        known = getattr(kind, "__name__", kind)
+        raise TypeError(f'"{name}" is of type {type(value).__name__}, not {known}')
+    return value
 
 
 def _check(question: Question, seen: set[str], file: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from transformer_lab.data.labelled_rows import Example, Item
 from transformer_lab.data.pairs import key
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.user_files import JSON_LINES, lines, parse_json
 from transformer_lab.errors import LabError, nearest
 
+csv.field_size_limit(2**31 - 1)  # a field is as long as it is, as in JSON lines
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -28,15 +29,33 @@ def read(file: Path, text_column: str, pair_column: str, label_column: str) -> l
             role: cell(row, column, role, where) if column or role == "text" else None
             for role, column in settings
         }
-        if texts["label"] is not None and not texts["label"].strip():
-            raise LabError(f'{where}: its "{label_column}" is empty')
+        if texts["label"] is not None:
+            _check_label(texts["label"].strip(), f'{where}: its "{label_column}"')
         items.append(Item(key(texts["text"]), Example(**texts)))
     return items
 
 
 def rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each row of a .csv, .tsv or .jsonl file, and where it stands."""
-    return _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
+    """Each row of a .csv, .tsv, .jsonl or .json (then JSON lines too) file, and where it stands."""
+    return _json_rows(file) if file.suffix in JSON_LINES else _table_rows(file)
+
+
+def holds_rows(file: Path) -> bool:
+    """Whether the first line of a .json file is a row by itself: no question set is such a line."""
+    line = next((line for _, line in lines(file) if line.strip()), "")
+    try:
+        row = parse_json(line, "")
+    except LabError:
+        return False
+    return isinstance(row, dict) and "data" not in row
+
+
+def _check_label(label: str, where: str) -> None:
+    if not label:
+        raise LabError(f"{where} is empty")
+    number = label == "Infinity" or label == "-Infinity" or _NUMBER.fullmatch(label)
+    if number and not math.isfinite(float(label)):
+        raise LabError(f"{where} is {label[:40]}, which is no finite number")
 
 
 def cell(row: dict[str, object], column: str, role: str, where: str) -> str:
@@ -65,6 +84,8 @@ def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
             where = f"{file}:{reader.line_num}"
             if not header:
                 header = [name.strip() for name in fields]
+                if twice := [name for name in header if name and header.count(name) > 1]:
+                    raise LabError(f'{where}: two columns are named "{twice[0]}": rename one')
             elif len(fields) == len(header):
                 yield where, dict(zip(header, fields, strict=True))
             elif any(map(str.strip, fields)):
@@ -78,10 +99,7 @@ def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
 def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
     for number, line in lines(file):
         if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise LabError(f"{file}:{number}: not JSON ({error})") from error
+            row = parse_json(line, f"{file}:{number}")
             if not isinstance(row, dict):
                 raise LabError(f"{file}:{number}: expected an object")
             yield f"{file}:{number}", row
@@ -95,7 +113,5 @@ def values(labels: list[str | None]) -> list[str | float | None]:
     given = [label.strip() for label in labels if label is not None]
     numbers = given and all(map(_NUMBER.fullmatch, given))
     if numbers and not all(label.lstrip("+-").isdigit() for label in given):
-        values = [None if label is None else float(label) for label in labels]
-        if all(value is None or math.isfinite(value) for value in values):
-            return values
+        return [None if label is None else float(label) for label in labels]
     return [None if label is None else label.strip() for label in labels]

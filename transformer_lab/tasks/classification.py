@@ -1,5 +1,7 @@
 """Classes of a text or a pair of texts, or a number for it (Devlin 2019, section 4.1)."""
 
+import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,20 +77,34 @@ class Classification(Reading):
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
         rows = getattr(self.data, split)
         fields = self.encode_texts([row.text for row in rows], [row.pair for row in rows])
-        return fields, {"label": self._targets([row.label for row in rows])}
+        return fields, {"label": self._targets(split, rows)}
 
     def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
         batch = super().abstract_batch()
         dtype = np.float32 if self.config.regression else np.int32
         return batch | shapes_of(batch["tokens"].shape[:1], label=dtype)
 
-    def _targets(self, found: Sequence[str | float | None]) -> np.ndarray:
+    def _targets(self, split: str, rows: Sequence[labelled.Example]) -> np.ndarray:
+        """The number of each row's class, or in a regression its label as a number."""
+        values, number = [], {label: i for i, label in enumerate(self.labels)}
+        for row in rows:
+            value = _finite(row.label) if self.config.regression else number.get(row.label)
+            if value is None:
+                raise LabError(
+                    f'the {split} row "{row.text[:40]}" has the label {json.dumps(row.label)}: '
+                    + self._reason(row.label)
+                )
+            values.append(value)
+        return np.asarray(values, np.float32 if self.config.regression else np.int32)
+
+    def _reason(self, label: str | float | None) -> str:
+        if label is None:
+            return "name the column of the labels in config.data.label_column"
         if self.config.regression:
-            return np.asarray(found, np.float32)
-        number = {label: i for i, label in enumerate(self.labels)}
-        if unknown := sorted({str(label) for label in found} - number.keys()):
-            raise LabError(f'the label "{unknown[0]}" is none of {", ".join(self.labels)}')
-        return np.asarray([number[str(label)] for label in found], np.int32)
+            return "task.regression = True needs a finite number in every row"
+        if isinstance(label, float):
+            return "for numbers with a point set task.regression = True; classes are whole numbers"
+        return f"it is none of the model's, {', '.join(self.labels)[:200]}"
 
     def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
         smoothing = self.config.label_smoothing
@@ -161,6 +177,15 @@ class Classification(Reading):
                  "probabilities": shares}
             )  # fmt: skip
         return found
+
+
+def _finite(label: str | float | None) -> float | None:
+    """The label as a number; None if it is no finite one."""
+    try:
+        value = float("nan" if label is None else label)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def check_positive(label: str, labels: Sequence[str]) -> str:

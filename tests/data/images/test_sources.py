@@ -258,3 +258,51 @@ def test_normalisation_in_closed_form():
 def test_what_cannot_be_is_refused_by_name(changes, words):
     with pytest.raises(LabError, match=words):
         load_images(ImageConfig(**changes))
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "dev", "validation"])
+def test_image_folders_know_the_names_of_validation_and_pass_over_hidden_files(tmp_path, name):
+    for split, count in {"train": 10, name: 4}.items():
+        for label in NAMES:
+            folder = tmp_path / split / label
+            (folder / ".ipynb_checkpoints").mkdir(parents=True)
+            for i in range(count):
+                Image.new("L", (2, 2), i).save(folder / f"{i}.png")
+            Image.new("L", (2, 2)).save(folder / ".ipynb_checkpoints" / "0-checkpoint.png")
+            (folder / "._0.png").write_bytes(b"no image")
+    splits = load_images(ImageConfig(source="folders", path=str(tmp_path), test_share=0.0))
+    assert splits.report == {"read": 28, "train": 20, "validation": 8, "test": 0}
+
+
+def test_two_folders_of_one_split_are_refused(tmp_path):
+    for name in ("train", "dev", "val"):
+        (tmp_path / name / "x").mkdir(parents=True)
+    with pytest.raises(LabError, match="dev and .*val are both the validation split"):
+        load_images(ImageConfig(source="folders", path=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "images, labels, words",
+    [
+        (np.zeros((2, 1, 1), "u1"), np.asarray([0, 2**31 - 1], ">i4"), "label 2,147,483,647, but"),
+        (np.zeros((0, 3, 4), "u1"), np.zeros(0, "u1"), r"holds no images: uint8 \(0, 3, 4\)"),
+        (np.zeros((2, 0, 4), "u1"), np.zeros(2, "u1"), r"holds no images: uint8 \(2, 0, 4\)"),
+    ],
+    ids=["a label that would make a class of each number", "no images", "no pixels"],
+)
+def test_idx_sizes_that_no_model_can_take_are_refused(tmp_path, images, labels, words):
+    (tmp_path / "train-images").write_bytes(idx_bytes(images))
+    (tmp_path / "train-labels").write_bytes(idx_bytes(labels, 12 if labels.itemsize == 4 else 8))
+    path = f"{tmp_path}/train-images,{tmp_path}/train-labels"
+    with pytest.raises(LabError, match=words):
+        load_images(ImageConfig(source="idx", path=path))
+
+
+def test_idx_headers_are_believed_only_as_far_as_the_file_goes(tmp_path):
+    file = tmp_path / "x"
+    file.write_bytes(bytes([0, 0, 8, 255]) + b"\0\0\0\1" * 255 + b"\0")
+    with pytest.raises(LabError, match=r"x is damaged: 1 bytes do not make \(1, 1, 1"):
+        idx.read_array(file)
+    file.write_bytes(gzip.compress(b"\0\0\x08\1\0\0\0\1" + bytes(50_000_000)))
+    with pytest.raises(LabError, match=r"x is damaged: more bytes do not make \(1,\)"):
+        idx.read_array(file)

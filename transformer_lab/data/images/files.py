@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer_lab.data import tables
 from transformer_lab.data.images.rows import Found, Part
-from transformer_lab.data.user_files import LICENCE, SPLITS
+from transformer_lab.data.user_files import LICENCE, SPLITS, split_files, split_of, visible
 from transformer_lab.errors import LabError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -15,14 +15,20 @@ Labelled = list[tuple[Path, str]]
 
 
 def read_folders(path: str) -> Found:
-    """CLASS/.../image, or SPLIT/CLASS/.../image with the splits train, validation and test."""
+    """CLASS/.../image, or SPLIT/CLASS/.../image with the splits train, validation and test.
+
+    Nothing hidden, at any depth, is data; val, valid and dev are names of validation.
+    """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise LabError(f"config.data.path: no folder {path}")
-    splits = [split for split in SPLITS if (folder / split).is_dir()]
-    if "train" not in splits:
-        return _found({"train": _classes(folder)}, folder)
-    return _found({split: _classes(folder / split) for split in splits}, folder)
+    places = {"train": [folder]}
+    if (folder / "train").is_dir():
+        named = [place for place in visible(folder, "*") if place.is_dir()]
+        places = {split: [p for p in named if split_of(p.name) == split] for split in SPLITS}
+    if double := next((some for some in places.values() if len(some) > 1), None):
+        raise LabError(f"{double[0]} and {double[1]} are both the validation split: keep one")
+    return _found({split: _classes(some[0]) for split, some in places.items() if some}, folder)
 
 
 def read_table(path: str, path_column: str, label_column: str) -> Found:
@@ -33,7 +39,7 @@ def read_table(path: str, path_column: str, label_column: str) -> Found:
     place = Path(path).expanduser()
     tables_of = {"train": place}
     if place.is_dir():
-        named = {file.stem: file for file in sorted(place.glob("*.[cjt]s*[vl]"))}
+        named = split_files(place, (".csv", ".tsv", ".jsonl", ".json"))
         tables_of = {split: named[split] for split in SPLITS if split in named}
     if not tables_of.get("train", place).is_file():
         raise LabError(f"config.data.path: {path} is no .csv, .tsv or .jsonl file, nor has train's")
@@ -42,12 +48,12 @@ def read_table(path: str, path_column: str, label_column: str) -> Found:
 
 
 def _classes(folder: Path) -> Labelled:
-    places = sorted(place for place in folder.glob("[!.]*") if place.is_dir())
+    places = [place for place in visible(folder, "*") if place.is_dir()]
     return [
         (file, place.name)
         for place in places
-        for file in sorted(place.rglob("[!.]*"))
-        if file.suffix.lower() in SUFFIXES
+        for file in visible(place)
+        if file.suffix.lower() in SUFFIXES and file.is_file()
     ]
 
 

@@ -2,6 +2,8 @@
 
 import gzip
 import hashlib
+import io
+import math
 import re
 import zlib
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_lab.data.images.rows import Found, Part
-from transformer_lab.data.user_files import LICENCE
+from transformer_lab.data.user_files import LICENCE, split_of, visible
 from transformer_lab.errors import LabError
 
 FASHION = "dataset-fashion-mnist"
@@ -17,8 +19,9 @@ FASHION_NAMES = [
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
     "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 ]  # fmt: skip
+MAX_CLASSES = 65_536  # of a set without names: each class costs a row of the model's head
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_NAME = re.compile(r"(?:.*-)?(train|validation|test|t10k)-(images|labels)[.-].*")
+_NAME = re.compile(r"(?:.*-)?(train|validation|valid|val|dev|test|t10k)-(images|labels)[.-].*")
 
 
 def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> Found:
@@ -39,6 +42,8 @@ def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> F
     parts = {split: _part(pair["images"], pair["labels"]) for split, pair in files.items()}
     count = 1 + max(int(part.labels.max(initial=0)) for part in parts.values())
     if names is None:
+        if count > MAX_CLASSES:
+            raise LabError(f"{path}: label {count - 1:,}, but at most {MAX_CLASSES:,} are classes")
         names = [str(i) for i in range(count)]
     if count > len(names):
         raise LabError(f"{path}: label {count - 1}, but there are {len(names)} classes")
@@ -47,35 +52,47 @@ def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> F
 
 
 def read_array(file: Path) -> np.ndarray:
-    """The array of an IDX file; LabError if it is cut off or something else."""
+    """The array of an IDX file; LabError if it is cut off or something else.
+
+    Of a compressed file no more is unpacked than what its header announces.
+    """
     try:
-        data = file.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
+        with open(file, "rb") as plain:
+            packed = plain.peek(2)[:2] == b"\x1f\x8b"
+            with gzip.open(plain) if packed else plain as stream:
+                return _array(stream, file)
     except (OSError, EOFError, zlib.error) as error:
         raise LabError(f"{file} cannot be read ({error})") from error
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES or len(data) < 4 + 4 * data[3]:
-        raise LabError(f"{file} is no IDX file: it starts with {data[:4].hex() or 'nothing'}")
-    shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
-    kind = np.dtype(_TYPES[data[2]])
-    start = 4 + 4 * data[3]
-    if len(data) - start != kind.itemsize * int(np.prod(shape, dtype=object)):
-        raise LabError(f"{file} is damaged: {len(data) - start} bytes do not make {shape}")
-    return np.frombuffer(data, kind, offset=start).reshape(shape)
+
+
+def _array(stream: io.BufferedIOBase, file: Path) -> np.ndarray:
+    head = stream.read(4)
+    sizes = stream.read(4 * head[3]) if len(head) == 4 else b""
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _TYPES or len(sizes) < 4 * head[3]:
+        raise LabError(f"{file} is no IDX file: it starts with {head.hex() or 'nothing'}")
+    shape = tuple(np.frombuffer(sizes, ">u4").tolist())
+    kind = np.dtype(_TYPES[head[2]])
+    need, data = kind.itemsize * math.prod(shape), bytearray()
+    while len(data) <= need and (chunk := stream.read(1 << 20)):
+        data += chunk
+    if len(data) != need or len(shape) > 4:
+        found = "more" if len(data) > need else f"{len(data)}"
+        raise LabError(f"{file} is damaged: {found} bytes do not make {shape[:9]}")
+    return np.frombuffer(bytes(data), kind).reshape(shape)
 
 
 def _named(folder: Path) -> dict[str, dict[str, Path]]:
     files: dict[str, dict[str, Path]] = {}
-    for file in sorted(folder.rglob("*")):
+    for file in visible(folder):
         if file.is_file() and (match := _NAME.fullmatch(file.name)):
-            split = "test" if match[1] == "t10k" else match[1]
+            split = "test" if match[1] == "t10k" else split_of(match[1])
             files.setdefault(split, {}).setdefault(match[2], file)
     return files
 
 
 def _part(images_file: Path, labels_file: Path) -> Part:
     images, labels = read_array(images_file), read_array(labels_file)
-    if images.ndim not in (3, 4) or images.dtype != np.uint8:
+    if images.ndim not in (3, 4) or not images.size or images.dtype != np.uint8:
         raise LabError(f"{images_file} holds no images: {images.dtype} {images.shape}")
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "ui" or (labels < 0).any():
         raise LabError(
