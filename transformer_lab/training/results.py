@@ -28,7 +28,7 @@ def write_results(
     `saved_bytes` are those of the newest checkpoint's arrays on disk: what trained, and the
     optimizer's moments. `seconds` are of all training steps, evaluation and start left out.
     """
-    lines, scored = read_metrics(workdir), checkpoints.scored(1)[-1]
+    lines, scored = read_metrics(workdir), (checkpoints.scored(1) or [int(state.step)])[-1]
     values = {
         "step": int(state.step),
         **{f"validation/{k}": v for k, v in _validation(trainer, state, lines, scored).items()},
