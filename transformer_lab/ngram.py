@@ -19,7 +19,6 @@ from transformer_lab.errors import LabError
 from transformer_lab.text.ngram import NGram
 from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
-from transformer_lab.training.mesh import make_mesh
 
 flags.DEFINE_integer("order", 5, "The longest n-gram.", lower_bound=1)
 flags.DEFINE_string("split", "test", "validation | test")
@@ -34,7 +33,7 @@ def main(_: list[str]) -> None:
         raise LabError(f"n-grams need a config of language_modeling, not of {resolved.task_kind}")
     if args.split not in ("validation", "test"):
         raise LabError(f'--split="{args.split}" is unknown: use validation or test')
-    task = runs.build_task(resolved, None, make_mesh(resolved.run.mesh))
+    task = runs.build_task(resolved, None, runs.mesh_to_use(resolved))
     train, _ = task.encode_split("train")
     tok = task.tokenizer
     fit = lambda n: NGram.train(train, n, tok.vocab_size, tok.bos_id, tok.eos_id)  # noqa: E731

@@ -226,6 +226,8 @@ def test_a_run_stopped_in_an_epoch_and_resumed_is_the_same_run(tmp_path):
         text = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
         lines.append({row["step"]: row["loss"] for row in map(json.loads, text) if "loss" in row})
     assert lines[0] == lines[1] and len(lines[0]) == 12
+    with pytest.raises(LabError, match="config.micro_batches was 1 and decides what the model's b"):
+        runs.run(config_of("cnn", steps=13, micro_batches=2, **changes), tmp_path / "whole")
 
 
 def test_an_impossible_setting_or_model_is_named():

@@ -102,6 +102,9 @@ def test_the_last_step_is_saved_and_a_rerun_has_nothing_left(whole, tmp_path, ca
         ("seed", 3),
         ("batch.tokens_per_batch", 640),
         ("model.dtype", "bfloat16"),
+        ("optimizer.clip_norm", 1.0),
+        ("data.max_pairs", 50),
+        ("model.dropout", 0.3),
     ],
 )
 def test_a_resume_with_another_config_is_refused_naming_the_key(key, value, whole):
@@ -110,6 +113,20 @@ def test_a_resume_with_another_config_is_refused_naming_the_key(key, value, whol
     with pytest.raises(LabError, match=rf"config\.{key} = "):
         runs.run(config, whole)
     assert sorted(p.name for p in whole.rglob("*")) == before
+
+
+def test_what_changes_no_number_may_change_on_resume(tmp_path):
+    plain = {"steps": 8, "save_every": 4, "model.dropout": 0.0, "optimizer.clip_norm": 1.0}
+    other = {
+        "micro_batches": 2, "mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2,
+        "model.remat": "nothing", "model.scan_layers": True,
+        "model.attention_implementation": "chunked",
+    }  # fmt: skip
+    runs.run(one_device(tiny_config(**plain)), tmp_path / "whole")
+    runs.run(one_device(tiny_config(**{**plain, "steps": 4})), tmp_path / "changed")
+    runs.run(tiny_config(**plain, **other), tmp_path / "changed")
+    for a, b in zip(curve(tmp_path / "changed"), curve(tmp_path / "whole"), strict=True):
+        np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-5)
 
 
 def test_a_run_whose_only_checkpoint_is_damaged_is_not_started_over(tmp_path, capfd):
@@ -132,15 +149,25 @@ def test_fewer_steps_than_there_are_is_refused_and_nothing_is_lost(tmp_path):
     checkpoints.close()
 
 
-def test_changed_data_is_refused_on_resume(tmp_path):
+def test_data_may_move_between_stops_but_not_change(tmp_path):
     rows = [f"a{i} b{i % 7}\tb{i % 7} a{i}" for i in range(40)]
-    file = tmp_path / "pairs.tsv"
+    file, moved = tmp_path / "pairs.tsv", tmp_path / "moved" / "rows.tsv"
     file.write_text("\n".join(rows), encoding="utf-8")
-    changes = {"data.source": "files", "data.path": str(file), "steps": 2, "data.test_size": 5}
-    runs.run(one_device(tiny_config(**changes)), tmp_path / "run")
+
+    def train(path, steps):
+        changes = {"data.source": "files", "data.path": str(path), "data.test_size": 5}
+        runs.run(one_device(tiny_config(**changes, steps=steps)), tmp_path / "run")
+        return json.loads((tmp_path / "run" / "config.json").read_text())["data"]["path"]
+
+    assert train(file, 2) == str(file)
+    moved.parent.mkdir()
+    file.rename(moved)
+    assert train(moved, 4) == str(moved)
+    assert [line["step"] for line in curve(tmp_path / "run")] == [1, 2, 3, 4]
     file.write_text("\n".join([*rows[:-1], "a b c d\tone more"]), encoding="utf-8")
     with pytest.raises(LabError, match="fingerprint"):
-        runs.run(one_device(tiny_config(**{**changes, "steps": 4})), tmp_path / "run")
+        train(file, 6)
+    assert train(moved, 4) == str(moved)  # what was refused has left nothing behind
 
 
 @pytest.mark.parametrize("tokens_per_batch", [144, 320, 4000])
@@ -281,6 +308,14 @@ def test_a_metrics_file_that_somebody_damaged_stops_no_resume(tmp_path):
     runs.run(one_device(tiny_config(steps=3)), tmp_path)
     assert [line["step"] for line in curve(tmp_path)] == [1, 2, 3]
     assert json.loads((tmp_path / "results.json").read_text())["steps_per_second"] > 0
+
+
+def test_a_run_of_more_devices_than_there_are_is_used_on_these(whole):
+    trainer, params = runs.open_run(tiny_config(**{"mesh.data": 4, "mesh.fsdp": 16}), whole)
+    assert dict(trainer.mesh.shape) == {**dict.fromkeys(trainer.mesh.axis_names, 1), "fsdp": 8}
+    last = [line for line in read_metrics(whole) if "validation/loss" in line][-1]
+    found = trainer.evaluate(params, "validation")
+    np.testing.assert_allclose(found["loss"], last["validation/loss"], rtol=1e-5)
 
 
 def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tmp_path, capfd):

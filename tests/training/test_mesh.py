@@ -1,13 +1,17 @@
 """Meshes and sharding rules."""
 
+import dataclasses
+import re
+
 import jax
 import pytest
 from jax.sharding import PartitionSpec as P
 
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab.errors import LabError
+from transformer_lab.ops.layout import AXES
 from transformer_lab.training.config import MeshConfig
-from transformer_lab.training.mesh import make_mesh, parse_rules, shardings
+from transformer_lab.training.mesh import fitted, make_mesh, parse_rules, shardings
 
 KERNEL = {"query": {"kernel": jax.ShapeDtypeStruct((8, 6), "float32")}}
 
@@ -23,6 +27,34 @@ def test_a_mesh_that_does_not_fit_is_one_line(sizes):
     with pytest.raises(LabError, match="mesh") as info:
         make_mesh(MeshConfig(*sizes))
     assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "rows", "found"),
+    [
+        ({"data": 8}, 1, 0, {}),
+        ({"data": 8}, 4, 0, {"data": 4}),
+        ({"data": 1}, 8, 0, {}),  # no more than it was trained on
+        ({"data": 4, "fsdp": 2}, 2, 0, {"fsdp": 2}),  # copies go first
+        ({"data": 2, "fsdp": 2, "tensor": 2}, 8, 0, {"data": 2, "fsdp": 2, "tensor": 2}),
+        ({"data": -1}, 8, 4, {"data": 4}),  # a batch of four rows
+        ({"data": -1, "fsdp": 8}, 12, 64, {"fsdp": 4}),  # 3 does not divide 64 rows
+        ({"data": 1, "fsdp": -1}, 6, 0, {"fsdp": 6}),
+    ],
+)
+def test_a_run_that_is_only_used_lies_on_the_devices_that_there_are(sizes, devices, rows, found):
+    expected = {axis: 1 for axis in AXES} | found
+    fits = fitted(MeshConfig(**sizes), devices, rows)
+    assert {axis: getattr(fits, axis) for axis in AXES} == expected
+
+
+@pytest.mark.parametrize("sizes", [(16,), (3, 3), (4, 1, 4), (-1, 3), (3, -1)])
+def test_the_way_out_of_a_mesh_that_does_not_fit_fits(sizes):
+    with pytest.raises(LabError, match="--config.mesh") as info:
+        make_mesh(MeshConfig(*sizes))
+    told = dict(re.findall(r"--config\.mesh\.(\w+)=(\d+)", str(info.value)))
+    changed = dataclasses.replace(MeshConfig(*sizes), **{k: int(v) for k, v in told.items()})
+    assert make_mesh(changed).size == 8
 
 
 def test_rules_address_by_path_and_the_users_come_first():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_lab import models, tasks
 from transformer_lab.errors import LabError, nearest
+from transformer_lab.ops.layout import AXES
 
 if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not need the package
     import ml_collections
@@ -32,6 +33,11 @@ class MeshConfig:
     expert: int = 1  # the experts of a layer split; all else as with data
     slice: int = 1  # copies of the model on slices that a slow network joins
     rules: str = ""  # extra sharding rules, "regex=axis,axis;...", before the built-in ones
+
+    def __post_init__(self):
+        sizes = {axis: getattr(self, axis) for axis in AXES}
+        if any(s == 0 or s < -1 for s in sizes.values()) or list(sizes.values()).count(-1) > 1:
+            raise LabError(f"mesh {sizes}: sizes are positive, and one may be -1: the rest")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +154,11 @@ class Resolved:
 
 # How a model is computed, which changes none of its numbers.
 COMPUTED = r"model\.(\w+\.)?(scan_layers|remat|attention_implementation)"
-# May change between the stops of one run without making it another run.
+# May change between the stops of one run without making it another run. The data may lie elsewhere:
+# its fingerprint tells whether it is the same.
 FREE_ON_RESUME = (
-    r"(steps|epochs|log_every|eval_every|save_every|keep|average|best|patience|tensorboard)|mesh\..*|decode\..*|"
-    rf"batch\.workers|{COMPUTED}"
+    r"(steps|epochs|log_every|eval_every|save_every|keep|average|best|patience|tensorboard)|"
+    rf"micro_batches|(mesh|decode)\..*|batch\.workers|data\.path|{COMPUTED}"
 )
 
 

@@ -172,19 +172,20 @@ def train(
     workdir: Path,
     checkpoints: Checkpoints,
     config: dict[str, Any],
-    saved: Saved | None,
+    position: dict[str, Any] | None = None,
     base: dict[str, Any] | None = None,
     profile: int = 0,
 ) -> TrainState:
-    """Runs from the state's step to the end. `config` and `base`, the record of where the frozen
-    leaves came from, are stored with each checkpoint. `profile` is how many steps are traced."""
+    """Runs from the state's step, whose place in the data is `position`, to the end. `config` and
+    `base`, the record of where the frozen leaves came from, are stored with each checkpoint.
+    `profile` is how many steps are traced."""
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
     if jax.process_count() > 1 and isinstance(batches, Batches):
         batches.only(own_rows(trainer.mesh))
-    if saved is not None and saved.data:  # an imported model has read no data yet
-        batches.restore(_same_data(saved, task.fingerprint()))
+    if position:
+        batches.restore(position)
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
     # A run that was told to stop saves without evaluating; that is made up for when it goes on.
@@ -249,10 +250,12 @@ def train(
     return state
 
 
-def _same_data(saved: Saved, fingerprint: str) -> dict[str, Any]:
-    """The position in the data, if the data is still what it was."""
+def same_data(saved: Saved, task: Task) -> dict[str, Any]:
+    """A checkpoint's position in the data; LabError if the data is no longer what it was."""
     position = dict(saved.data)
-    if position.pop("content") != fingerprint:
+    if not position:  # an imported model has read none yet
+        return {}
+    if position.pop("content") != task.fingerprint():
         raise LabError(
             f"the data's fingerprint differs from the one at step {saved.step}: the run cannot be "
             "resumed on other data; put the data back, or use another --workdir"

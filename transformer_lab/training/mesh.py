@@ -6,6 +6,8 @@ moments carry the parameter's path in theirs, so the same rules cover them. What
 is made of (`training.adapting`) lies as the kernel would.
 """
 
+import dataclasses
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,6 +46,32 @@ RULES: Rules = (
 PART = re.compile(r"/(lora_a|lora_b|int8|nf4|absmax)$")
 
 
+def fitted(config: MeshConfig, devices: int, rows: int = 0) -> MeshConfig:
+    """The sizes that lie over at most so many devices and divide what the config says.
+
+    What splits the model is kept first, copies go first; -1 takes the rest, as far as it divides
+    `rows`, if those are given. MeshConfig(data=4, fsdp=2) on 2 devices: data 1, fsdp 2.
+    """
+    sizes, left = {}, devices
+    for axis in sorted(reversed(AXES), key=lambda axis: getattr(config, axis) == -1):
+        wanted = getattr(config, axis)
+        if wanted == -1:
+            parts = math.prod(sizes.get(name, 1) for name in ROW_AXES)
+            wanted = rows // parts if rows and axis in ROW_AXES else left
+        sizes[axis] = math.gcd(wanted, left) or 1
+        left //= sizes[axis]
+    return dataclasses.replace(config, **sizes)
+
+
+def used_mesh(config: MeshConfig, rows: int) -> Mesh:
+    """A mesh for a trained run that is only used: of the devices that there are, as many as divide
+    its own mesh and its batches of `rows`."""
+    if jax.process_count() == 1:
+        config = fitted(config, jax.device_count(), rows)
+        return make_mesh(config, math.prod(getattr(config, axis) for axis in AXES))
+    return make_mesh(config)
+
+
 def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Mesh:
     """All devices of this run, the first so many, or those given, as AXES; slices are joined by
     `slice`."""
@@ -51,12 +79,13 @@ def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Me
     chosen = jax.devices()[:devices] if isinstance(devices, int) and devices else devices or None
     count = len(chosen) if chosen else jax.device_count()
     fixed = int(np.prod([s for s in sizes if s != -1]))
-    if any(s == 0 or s < -1 for s in sizes) or sizes.count(-1) > 1:
-        raise LabError(f"mesh {dict(zip(AXES, sizes, strict=True))}: sizes are positive, one is -1")
     if count % fixed or (-1 not in sizes and count != fixed):
+        fits = fitted(config if -1 in sizes else dataclasses.replace(config, data=-1), count)
+        changed = [axis for axis in AXES if getattr(fits, axis) != getattr(config, axis)]
+        words = " ".join(f"--config.mesh.{axis}={getattr(fits, axis)}" for axis in changed)
         raise LabError(
-            f"mesh {dict(zip(AXES, sizes, strict=True))} does not fit {count} devices: "
-            f"set one of mesh.data, mesh.fsdp, mesh.tensor to -1"
+            f"mesh {dict(zip(AXES, sizes, strict=True))} does not fit {count} devices, whose "
+            f"number must be the product of the sizes: set {words}"
         )
     shape = tuple(count // fixed if s == -1 else s for s in sizes)
     kinds = (AxisType.Auto,) * len(AXES)

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
+from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, Scores, Task
 from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
 from transformer_lab.training.chips import refuse_too_large
@@ -25,8 +26,8 @@ from transformer_lab.training.config import (
     resolve,
 )
 from transformer_lab.training.lock import locked
-from transformer_lab.training.loop import Trainer, describe, final_scores, train
-from transformer_lab.training.mesh import make_mesh, rows_multiple
+from transformer_lab.training.loop import Trainer, describe, final_scores, same_data, train
+from transformer_lab.training.mesh import make_mesh, rows_multiple, used_mesh
 from transformer_lab.training.peers import refuse_differences, refuse_unshared
 from transformer_lab.training.results import RESULTS, write_results
 from transformer_lab.training.sources import (
@@ -106,6 +107,8 @@ def _run(
                 f"{workdir} is at step {saved.step}, beyond the {trainer.steps} asked for: raise "
                 "config.steps, or use another --workdir"
             )
+        position = same_data(saved, trainer.task) if saved else None
+        _refuse_parted_statistics(trainer, previous)
         describe(trainer)
         base = saved.base if saved else None
         if saved:
@@ -122,7 +125,7 @@ def _run(
         if jax.process_index() == 0:
             (workdir / RESULTS).unlink(missing_ok=True)
             write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
-        state = train(trainer, state, workdir, checkpoints, stored, saved, base, profile)
+        state = train(trainer, state, workdir, checkpoints, stored, position, base, profile)
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
@@ -213,6 +216,14 @@ def write_files(scores: Scores, workdir: Path) -> None:
         log(f"wrote {workdir / name}")
 
 
+def mesh_to_use(resolved: Resolved) -> Mesh:
+    """Where a run lies that is used and not trained: on the devices that there are, whatever it
+    was trained on."""
+    batch = resolved.sections.get("batch")
+    rows = getattr(batch, "rows_multiple", 0) or getattr(batch, "rows", 0)
+    return used_mesh(resolved.run.mesh, rows // resolved.run.micro_batches)
+
+
 def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) -> Task:
     """The task of a config; its data is read when first used."""
     return tasks.objective(resolved.task_kind).build(
@@ -240,6 +251,16 @@ def refuse_changes(previous: dict[str, Any], now: dict[str, Any], workdir: Path)
         log("steps changed: from here on the learning rate follows the new schedule")
 
 
+def _refuse_parted_statistics(trainer: Trainer, previous: dict[str, Any] | None) -> None:
+    """Means over micro-batches are others than those over the batch."""
+    parts = (previous or {}).get("micro_batches", trainer.config.micro_batches)
+    if STATISTICS in trainer.param_shapes and parts != trainer.config.micro_batches:
+        raise LabError(
+            f"config.micro_batches was {parts} and decides what the model's batch statistics are "
+            "of: set it back to resume, or use another --workdir"
+        )
+
+
 def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
     """Flat; a key that came into being after the config was stored has its default."""
     defaults = default_config(config["model"]["kind"], config["task"]["kind"])
@@ -257,7 +278,7 @@ def stored_config(workdir: Path) -> dict[str, Any]:
 def open_run(
     config: ConfigDict, workdir: Path, average: int = 0, base: str = ""
 ) -> tuple[Trainer, Params]:
-    """A trained run on the config's mesh, with the parameters of its whole model.
+    """A trained run on the devices that there are, with the parameters of its whole model.
 
     `average` > 1 takes the mean of the trained parameters of so many newest checkpoints; 0 as many
     of them as the config says and are there. `base` is where an adapted run's base lies now, if not
@@ -283,7 +304,7 @@ def open_state(
         steps = checkpoints.scored(average or resolved.run.average)
         if not 0 <= average <= len(steps):
             raise LabError(f"--average={average}, but {workdir} has {len(steps)} good checkpoints")
-        mesh = make_mesh(resolved.run.mesh)
+        mesh = mesh_to_use(resolved)
         trainer = Trainer(resolved.run, build_task(resolved, saved.assets, mesh), mesh)
         params = checkpoints.average_params(steps, trainer.state_shardings.params)
     finally:
