@@ -59,8 +59,9 @@ class SequenceDecoder:
     ):
         self.model, self.config = model, config
         self.eos_id, self.pad_id, self.start_id = eos_id, pad_id, start_id
-        if config.temperature or config.stop:
-            raise LabError("decode.temperature and decode.stop are for continuing prompts: unset")
+        for name in ("temperature", "top_k", "top_p", "stop"):
+            if getattr(config, name) != getattr(DecodeConfig, name):
+                raise LabError(f"decode.{name} is for continuing prompts: unset it")
         self.max_length = model.config.max_length
         self.shapes = self._make_shapes(buckets)
         self.compilations = 0  # traces so far: at most one a shape

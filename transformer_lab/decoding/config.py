@@ -34,7 +34,10 @@ class DecodeConfig:
     banned_tokens: tuple[int, ...] = ()  # never generated, such as padding
     renormalize: bool = False  # the banned tokens' probability goes to the others
     min_new_tokens: int = 0  # no output ends before so many tokens
-    no_repeat_ngram: int = 0  # no n tokens come twice in an output (Paulus 2017); 0: they may
+    # No n tokens come twice (Paulus 2017), in a prompt and its continuation; 0: they may.
+    no_repeat_ngram: int = 0
+    # Logits of tokens that came are divided by it, or multiplied if negative (Keskar 2019).
+    repetition_penalty: float = 1.0
     temperature: float = 0.0  # sampling from softmax(logits / temperature); 0: the likeliest token
     top_k: int = 0  # only of the k likeliest tokens; 0: of all
     top_p: float = 1.0  # only of the fewest tokens with that much probability; 0: of one
@@ -71,6 +74,15 @@ class DecodeConfig:
             raise LabError(
                 f"decode.top_k = {self.top_k} must be at least 0 (all), decode.top_p = "
                 f"{self.top_p} within [0, 1]"
+            )
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise LabError(
+                f"decode.repetition_penalty = {self.repetition_penalty} must be above 0 (1: none)"
+            )
+        if self.beam_size > 1 and (self.top_k or self.top_p < 1):
+            raise LabError(
+                f"decode.top_k = {self.top_k} and decode.top_p = {self.top_p} restrict sampling, "
+                "decode.beam_size > 1 searches: unset them"
             )
         if "" in self.stop:
             raise LabError("decode.stop holds an empty string: unset it, or name what ends a text")

@@ -13,7 +13,14 @@ from jaxtyping import Array, Int, Key
 
 from transformer_lab.decoding.batch import to_host
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.search import beam_search, one_end
+from transformer_lab.decoding.processors import (
+    NOTHING,
+    log_prob_of,
+    one_end,
+    prepare,
+    remembers,
+)
+from transformer_lab.decoding.search import beam_search
 from transformer_lab.errors import LabError
 from transformer_lab.ops.sampling import sample
 
@@ -60,10 +67,8 @@ class Generator:
         place: Callable[[Batch], Batch] | None = None,
     ):
         self.model, self.config, self.eos_id = model, config, eos_id
-        for name in ("no_repeat_ngram", "min_new_tokens"):
-            if getattr(config, name):
-                raise LabError(f"decode.{name} is for what a source is decoded to: set it to 0")
-        for token in (eos_id, *config.banned_tokens, *config.end_tokens):
+        first = () if config.first_token is None else (config.first_token,)
+        for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
             if token >= model.config.vocab_size:
                 size = model.config.vocab_size
                 raise LabError(f"token {token} is outside the model's vocabulary of {size}")
@@ -178,34 +183,42 @@ class Generator:
 
     # What is compiled.
 
-    def _choose(self, logits, keys, place, controls):
-        config = self.config
+    def _choose(self, logits, state, place, controls):
+        """The tokens [b] at a place, and their log-probabilities."""
+        config, at_limit = self.config, place + 1 >= state["wanted"]
         logits = logits.astype(jnp.float32)
-        log_norm = jax.nn.logsumexp(logits, axis=-1)
-        allowed = logits
-        if config.banned_tokens:
-            banned = np.isin(np.arange(logits.shape[-1]), config.banned_tokens)
-            allowed = jnp.where(banned, -jnp.inf, logits)
+        prepared = prepare(
+            logits, config, self.eos_id, state["said"], state["before"], place, at_limit
+        )
         if config.temperature:
-            here = jax.vmap(jax.random.fold_in, (0, None))(keys, place)
+            here = jax.vmap(jax.random.fold_in, (0, None))(state["keys"], place)
             restricted = bool(config.top_k or config.top_p < 1)
-            tokens = sample(allowed, here, *controls, restricted=restricted)
+            tokens = sample(prepared[0], here, *controls, restricted=restricted)
         else:
-            tokens = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
-        chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
-        return one_end(tokens, config, self.eos_id), chosen - log_norm
+            tokens = jnp.argmax(prepared[0], axis=-1).astype(jnp.int32)
+        return one_end(tokens, config, self.eos_id), log_prob_of(tokens, *prepared)
+
+    def _remember(self, said, place, chosen):
+        if not remembers(self.config):
+            return said
+        return said.at[:, place].set(chosen, mode="drop")
 
     def _first(self, variables, tokens, segments, keys, wanted, controls, *, length):
         self.compilations += 1  # runs only while tracing
         logits, cache = self.model.apply(variables, tokens, segments, length, method="prefill")
-        chosen, log_probs = self._choose(logits[:, -1], keys, 0, controls)
+        rows, before = tokens.shape
+        said = _said(tokens, segments)
+        said = jnp.pad(said, ((0, 0), (0, length - before)), constant_values=NOTHING)
         state = {
             "cache": cache,
-            "last": chosen,
             "keys": keys,
-            "place": jnp.ones((), jnp.int32),
             "wanted": wanted,
+            "said": said if remembers(self.config) else jnp.zeros((rows, 0), jnp.int32),
+            "before": jnp.int32(before),
         }
+        chosen, log_probs = self._choose(logits[:, -1], state, 0, controls)
+        state |= {"last": chosen, "place": jnp.ones((), jnp.int32)}
+        state["said"] = self._remember(state["said"], before, chosen)
         return state, (chosen[:, None], log_probs[:, None], (wanted > 0).astype(jnp.int32))
 
     def _more(self, variables, state, over, controls, chunk):
@@ -213,23 +226,27 @@ class Generator:
         rows = len(over)
 
         def body(carry):
-            i, place, cache, last, done, out, log_probs, counts = carry
+            i, place, cache, last, said, done, out, log_probs, counts = carry
             logits, cache = self.model.apply(variables, last[:, None], cache, method="step")
-            chosen, log_prob = self._choose(logits[:, 0], state["keys"], place, controls)
+            now = {**state, "said": said}
+            chosen, log_prob = self._choose(logits[:, 0], now, place, controls)
+            said = self._remember(said, state["before"] + place, chosen)
             counts = counts + ~done
             out, log_probs = out.at[:, i].set(chosen), log_probs.at[:, i].set(log_prob)
             done = done | (chosen == self.eos_id) | (place + 1 >= state["wanted"])
-            return i + 1, place + 1, cache, chosen, done, out, log_probs, counts
+            return i + 1, place + 1, cache, chosen, said, done, out, log_probs, counts
 
-        going = lambda c: (c[0] < chunk) & ~c[4].all()  # noqa: E731
+        going = lambda c: (c[0] < chunk) & ~c[5].all()  # noqa: E731
         done = over | (state["place"] >= state["wanted"])
         start = (
-            jnp.zeros((), jnp.int32), state["place"], state["cache"], state["last"], done,
+            jnp.zeros((), jnp.int32), state["place"], state["cache"], state["last"],
+            state["said"], done,
             jnp.zeros((rows, CHUNK), jnp.int32), jnp.zeros((rows, CHUNK)),
             jnp.zeros(rows, jnp.int32),
         )  # fmt: skip
-        _, place, cache, last, _, *out = jax.lax.while_loop(going, body, start)
-        return {**state, "cache": cache, "last": last, "place": place}, tuple(out)
+        _, place, cache, last, said, _, *out = jax.lax.while_loop(going, body, start)
+        state = {**state, "cache": cache, "last": last, "said": said, "place": place}
+        return state, tuple(out)
 
     # Beam search.
 
@@ -274,8 +291,13 @@ class Generator:
         step = partial(self.model.apply, variables, method="step")
         return beam_search(
             step, cache, last, self.config, eos_id=self.eos_id, pad_id=self.eos_id,
-            max_new_tokens=new_tokens, real=real,
+            max_new_tokens=new_tokens, real=real, before=_said(tokens, segments),
         )  # fmt: skip
+
+
+def _said(tokens: Int[Array, "b t"], segments: Int[Array, "b t"]) -> Int[Array, "b t"]:
+    """A batch's own tokens, and `NOTHING` where its rows are filled up."""
+    return jnp.where(segments > 0, tokens, NOTHING)
 
 
 def row_keys(

@@ -18,11 +18,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError
+from transformer_lab.decoding.processors import IMPOSSIBLE, log_prob_of, one_end, prepare
 
 Cache = dict[str, Any]
 Step = Callable[[Array, Cache], tuple[Array, Cache]]
-IMPOSSIBLE = -jnp.inf  # the score of what is not there: a dead beam, a free place, a banned token
 
 
 class SearchResult(NamedTuple):
@@ -47,20 +46,24 @@ def greedy(
     pad_id: int,
     max_new_tokens: int,
     real: Bool[Array, "b"] | None = None,
+    before: Int[Array, "b p"] | None = None,
 ) -> SearchResult:
     """The likeliest next token (of equals the lowest id), until the end token or the limit.
 
-    Rows that are not `real` are done at once. The loop ends with its last row.
+    Rows that are not `real` are done at once. The loop ends with its last row. `before` holds the
+    tokens that came before `start`, for settings that look back; -1 stands for none.
     """
     penalties = jnp.asarray(config.penalties(max_new_tokens))
+    past = start[:, None] if before is None else jnp.column_stack([before, start])
 
     def body(state):
         i, cache, last, tokens, lengths, log_probs, done = state
         logits, cache = step(last[:, None], cache)
         at_limit = i + 1 == max_new_tokens
-        logits, log_norm = _prepare(logits[:, 0], config, eos_id, start, tokens, i, at_limit)
-        best = jnp.argmax(logits, axis=-1)
-        chosen = jnp.take_along_axis(logits, best[:, None], axis=-1)[:, 0] - log_norm
+        said = jnp.concatenate([past, tokens], axis=-1)
+        prepared = prepare(logits[:, 0], config, eos_id, said, past.shape[1], i, at_limit)
+        best = jnp.argmax(prepared[0], axis=-1)
+        chosen = log_prob_of(best, *prepared)
         best = one_end(best, config, eos_id)
         last = jnp.where(done, pad_id, best.astype(jnp.int32))
         lengths = lengths + ~done
@@ -108,25 +111,32 @@ def beam_search(
     pad_id: int,
     max_new_tokens: int,
     real: Bool[Array, "b"] | None = None,
+    before: Int[Array, "b p"] | None = None,
 ) -> SearchResult:
     """The `config.n_best` hypotheses of highest score that `config.beam_size` beams find.
 
     At each step the 2K best continuations of the K live beams are drawn, so that K live ones remain
     whatever ends. Of those among the best K, the ones that end (or reach the limit) are finished,
     and compete by log-probability / penalty for K places. Equal scores: the earlier one, then the
-    better beam, then the lower id. Rows that are not `real` are done at once.
+    better beam, then the lower id. Rows that are not `real` are done at once. `before` is that of
+    `greedy`.
     """
     width, rows = config.beam_size, start.shape[0]
     penalties = config.penalties(max_new_tokens)
     over_beams = _map_over_beams(step)
     firsts = jnp.broadcast_to(start[:, None], (rows, width))
+    past = start[:, None] if before is None else jnp.column_stack([before, start])
+    past = jnp.broadcast_to(past[:, None], (rows, width, past.shape[1]))
 
     def body(state: _Beams) -> _Beams:
         last = jnp.where(state.i == 0, firsts, state.tokens[:, :, state.i - 1])
         logits, cache = over_beams(last, state.cache)
         at_limit = state.i + 1 == max_new_tokens
-        prepared = _prepare(logits, config, eos_id, firsts, state.tokens, state.i, at_limit)
-        scores, parents, ids = _continuations(*prepared, state)
+        said = jnp.concatenate([past, state.tokens], axis=-1)
+        allowed, _, log_norm = prepare(
+            logits, config, eos_id, said, past.shape[-1], state.i, at_limit
+        )
+        scores, parents, ids = _continuations(allowed, log_norm, state)
         ids = one_end(ids, config, eos_id)
         tokens = jnp.take_along_axis(state.tokens, parents[:, :, None], axis=1)
         tokens = tokens.at[:, :, state.i].set(ids)
@@ -172,59 +182,6 @@ def _reorder(cache: Cache, parents: Int[Array, "b k"]) -> Cache:
         return jnp.take_along_axis(x, index, axis=0)
 
     return {**cache, "layers": jax.tree.map(take, cache["layers"])}
-
-
-def one_end(tokens: Int[Array, "*rows"], config: DecodeConfig, eos_id: int) -> Int[Array, "*rows"]:
-    """The tokens with `config.end_tokens` as the end token, the one that all else knows."""
-    if not config.end_tokens:
-        return tokens
-    return jnp.where(jnp.isin(tokens, np.asarray(config.end_tokens)), eos_id, tokens)
-
-
-def _prepare(logits, config: DecodeConfig, eos_id: int, start, tokens, i, at_limit):
-    """The i-th tokens' logits, in which what may not come is impossible, and what to subtract for
-    log-probabilities. `tokens` [..., T] are those before, from the start token's next on.
-
-    The normaliser is that of the model's own distribution unless `config.renormalize`.
-    """
-    size = logits.shape[-1]
-    first = () if config.first_token is None else (config.first_token,)
-    for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
-        if token >= size:
-            raise LabError(f"token {token} is outside the model's vocabulary of {size}")
-    allowed = logits
-    if config.banned_tokens:
-        banned = np.isin(np.arange(size), config.banned_tokens)
-        allowed = jnp.where(banned, IMPOSSIBLE, logits)
-    if config.min_new_tokens:
-        end = np.isin(np.arange(size), [eos_id, *config.end_tokens])
-        allowed = jnp.where(end & (i < config.min_new_tokens), IMPOSSIBLE, allowed)
-    if config.no_repeat_ngram:
-        said = jnp.concatenate([start[..., None], tokens], axis=-1)
-        again = _repeats(said, i + 1, config.no_repeat_ngram, size)
-        allowed = jnp.where(again, IMPOSSIBLE, allowed)
-    log_norm = jax.nn.logsumexp(allowed if config.renormalize else logits, axis=-1)
-    forced = [(token, i == 0) for token in first] + [(eos_id, at_limit)] * config.force_eos
-    for token, now in forced:
-        alone = jnp.where(np.arange(size) == token, 0.0, IMPOSSIBLE)
-        allowed, log_norm = jnp.where(now, alone, allowed), jnp.where(now, 0.0, log_norm)
-    return allowed, log_norm
-
-
-def _repeats(tokens: Int[Array, "*rows t"], count, n: int, size: int) -> Bool[Array, "*rows v"]:
-    """Which tokens would complete an n-gram that the first `count` of each row hold already."""
-    windows = tokens.shape[-1] - n + 1
-    if windows < 1:
-        return jnp.zeros((*tokens.shape[:-1], size), bool)
-    rows = tokens.reshape(-1, tokens.shape[-1])
-    last = jnp.take(rows, count - n + 1 + jnp.arange(n - 1), axis=1, mode="clip")
-    same = jnp.arange(windows) + n - 1 < count
-    for k in range(n - 1):
-        same = same & (rows[:, k : k + windows] == last[:, k, None])
-    same = jnp.broadcast_to(same, (len(rows), windows))
-    again = jnp.zeros((len(rows), size), bool)
-    again = again.at[jnp.arange(len(rows))[:, None], rows[:, n - 1 :]].max(same, mode="drop")
-    return again.reshape(*tokens.shape[:-1], size)
 
 
 def _continuations(logits, log_norm, state: _Beams):

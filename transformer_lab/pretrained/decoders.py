@@ -91,6 +91,7 @@ def generate(
             eos_id=special.eos,
             pad_id=special.pad,
             max_new_tokens=new,
+            before=prompt[:, :-1],
         )
 
     found = jax.device_get(run({"params": params}, prompt))

@@ -1,0 +1,108 @@
+"""What stands between a model's logits and the choice of a token, the same for every search.
+
+Greedy search, sampling and beam search call `prepare` on each step's logits: tokens that may not
+come, a penalty on those that came, a least length, and tokens that must come.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.errors import LabError
+
+IMPOSSIBLE = -jnp.inf  # the score of what is not there: a dead beam, a free place, a banned token
+NOTHING = -1  # stands where a row of earlier tokens is filled up
+
+
+def remembers(config: DecodeConfig) -> bool:
+    """Whether a choice depends on which tokens came before, so that `prepare` must be told them."""
+    return config.no_repeat_ngram > 0 or config.repetition_penalty != 1.0
+
+
+def one_end(tokens: Int[Array, "*rows"], config: DecodeConfig, eos_id: int) -> Int[Array, "*rows"]:
+    """The tokens with `config.end_tokens` as the end token, the one that all else knows."""
+    if not config.end_tokens:
+        return tokens
+    return jnp.where(jnp.isin(tokens, np.asarray(config.end_tokens)), eos_id, tokens)
+
+
+def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit):
+    """The i-th new token's logits [..., V] (i = 0, 1, ...) under the settings.
+
+    Args:
+        logits: [..., V], in float32.
+        said: [..., T], the tokens that the model has read and made, `NOTHING` before a shorter
+            row; what stands from place `before` + i on is not read. Any value if not
+            `remembers(config)`.
+        before: how many places of `said` come before the new tokens.
+        at_limit: whether this token is the last one that fits, one value or one a row.
+
+    Returns: logits to choose by, in which what may not come is `IMPOSSIBLE`; logits of which the
+        chosen one counts; and what to subtract for log-probabilities, [...]. Log-probabilities
+        are the model's own, unless `config.renormalize`; a forced token costs nothing. In a beam
+        search the logits to choose by count, with the penalty (as in Hugging Face's search).
+    Raises: LabError for a token outside the vocabulary.
+    """
+    size = logits.shape[-1]
+    first = () if config.first_token is None else (config.first_token,)
+    for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
+        if token >= size:
+            raise LabError(f"token {token} is outside the model's vocabulary of {size}")
+    own = allowed = logits
+    log_norm = jax.nn.logsumexp(logits, axis=-1)
+    if config.repetition_penalty != 1.0:
+        if config.beam_size > 1:
+            allowed, log_norm = logits - log_norm[..., None], jnp.zeros_like(log_norm)
+        seen, penalty = _seen(said, before + i, size), config.repetition_penalty
+        rarer = jnp.where(allowed < 0, allowed * penalty, allowed / penalty)
+        allowed = jnp.where(seen, rarer, allowed)
+    if config.banned_tokens:
+        banned = np.isin(np.arange(size), config.banned_tokens)
+        allowed = jnp.where(banned, IMPOSSIBLE, allowed)
+    if config.min_new_tokens:
+        end = np.isin(np.arange(size), [eos_id, *config.end_tokens])
+        allowed = jnp.where(end & (i < config.min_new_tokens), IMPOSSIBLE, allowed)
+    if config.no_repeat_ngram:
+        again = _repeats(said, before + i, config.no_repeat_ngram, size)
+        allowed = jnp.where(again, IMPOSSIBLE, allowed)
+    if config.renormalize:
+        own, log_norm = allowed, jax.nn.logsumexp(allowed, axis=-1)
+    forced = [(token, i == 0) for token in first] + [(eos_id, at_limit)] * config.force_eos
+    for token, now in forced:
+        alone, now = jnp.where(np.arange(size) == token, 0.0, IMPOSSIBLE), jnp.asarray(now)
+        allowed, own = (jnp.where(now[..., None], alone, x) for x in (allowed, own))
+        log_norm = jnp.where(now, 0.0, log_norm)
+    return allowed, own, log_norm
+
+
+def log_prob_of(tokens: Int[Array, "b"], allowed, own, log_norm):
+    """The chosen tokens' log-probabilities [b], of what `prepare` gives for one token a row."""
+    pick = lambda x: jnp.take_along_axis(x, tokens[:, None], axis=-1)[:, 0]  # noqa: E731
+    return jnp.where(pick(allowed) == IMPOSSIBLE, IMPOSSIBLE, pick(own)) - log_norm
+
+
+def _seen(tokens: Int[Array, "*rows t"], count, size: int) -> Bool[Array, "*rows v"]:
+    """Which tokens the first `count` of each row hold (Keskar 2019, section 4.1)."""
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    real = (jnp.arange(rows.shape[-1]) < count) & (rows != NOTHING)
+    found = jnp.zeros((len(rows), size), bool)
+    found = found.at[jnp.arange(len(rows))[:, None], rows].max(real, mode="drop")
+    return found.reshape(*tokens.shape[:-1], size)
+
+
+def _repeats(tokens: Int[Array, "*rows t"], count, n: int, size: int) -> Bool[Array, "*rows v"]:
+    """Which tokens would complete an n-gram that the first `count` of each row hold already."""
+    windows = tokens.shape[-1] - n + 1
+    if windows < 1:
+        return jnp.zeros((*tokens.shape[:-1], size), bool)
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    last = jnp.take(rows, count - n + 1 + jnp.arange(n - 1), axis=1, mode="clip")
+    same = jnp.arange(windows) + n - 1 < count
+    for k in range(n - 1):
+        same = same & (rows[:, k : k + windows] == last[:, k, None])
+    same = jnp.broadcast_to(same, (len(rows), windows)) & (rows[:, n - 1 :] != NOTHING)
+    again = jnp.zeros((len(rows), size), bool)
+    again = again.at[jnp.arange(len(rows))[:, None], rows[:, n - 1 :]].max(same, mode="drop")
+    return again.reshape(*tokens.shape[:-1], size)
