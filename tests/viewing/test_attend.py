@@ -76,7 +76,7 @@ def test_an_image_is_shown_with_the_attention_that_its_vit_computes(tmp_path):
     ("arguments", "words"),
     [
         (["--text=a"], "say what to make: --output=FILE.html, --png=FILE.png or --heads"),
-        (["a", "--heads"], '"a" is no flag: write --text="a"'),
+        (["a", "--heads"], '"a" is no flag: write --NAME=VALUE'),
         (["--text=a", "--png=P", "--head=2"], "--head=2: cross-attention has heads 0 to 1"),
     ],
 )
