@@ -93,7 +93,7 @@ class Tagging(Reading):
             at = np.flatnonzero(tag)
             guesses.append([self.labels[i] for i in values[at].argmax(axis=-1)])
             golds.append([self._name(i) for i in (tag[at] - 1).tolist()])
-        values = {"num_examples": len(golds)}
+        values = {"num_examples": float(len(golds))}
         if scores.tag_scheme([self.labels]):
             values["span_f1"] = scores.span_f1(golds, guesses)
         count = self.config.samples if final else 0
