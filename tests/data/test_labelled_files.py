@@ -1,10 +1,13 @@
 import json
+from collections import Counter
 
 import pytest
 
 from transformer_lab.data import conll, squad
 from transformer_lab.data.labelled import LabelledConfig, fingerprint, load_labelled
 from transformer_lab.data.labelled_rows import Example, Question, Tagged
+from transformer_lab.data.pairs import key
+from transformer_lab.data.splits import remarks, shuffled
 from transformer_lab.errors import LabError
 
 TEXTS = [f'The "café" {i}, is open' for i in range(10)]
@@ -158,6 +161,67 @@ def test_tagged_sentences_are_read_from_columns(tmp_path):
     ]
     with pytest.raises(LabError, match='^config.data.label_column = "pos".* is a number from 1'):
         load(file, label_column="pos")
+
+
+UNIVERSAL = """# newdoc id = n1
+# sent_id = 1
+# text = Vámonos al mar
+1-2\tVámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tVamos\tir\tVERB\t_\t_\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\t_\t_\t1\tobj\t_\t_
+2.1\tx\tx\tX\t_\t_\t_\t_\t_\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\t_\t_\t5\tcase\t_\t_
+
+# sent_id = 2
+1\t#\t#\tSYM\t_\t_\t0\troot\t_\t_
+"""
+
+
+def test_words_of_conll_u_are_its_words_alone(tmp_path):
+    file = write(tmp_path / "a.conll", UNIVERSAL)
+    rows = [Tagged(["Vamos", "nos", "a"], ["VERB", "PRON", "ADP"]), Tagged(["#"], ["SYM"])]
+    items = conll.read(file)
+    assert [item.row for item in items] == rows and {item.group for item in items} == {"1"}
+    assert [item.row.tags for item in conll.read(file, label_column="8")] == [
+        ["root", "obj", "case"], ["root"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gap", ["\t", " ", "  "])
+def test_only_tabs_and_plain_spaces_part_columns(gap, tmp_path):
+    words = ["New\u00a0York", "東\u3000京", "\u2009x"]
+    file = write(tmp_path / "a.conll", "".join(f"{word}{gap}X{gap}O\n" for word in words))
+    assert [item.row for item in conll.read(file)] == [Tagged(words, ["O"] * 3)]
+
+
+def test_each_class_of_users_rows_stands_in_each_split_as_far_as_it_goes(tmp_path):
+    labels = ["rare"] * 3 + ["once"] + ["a", "b"] * 98
+    texts = [f"text {i}" for i in range(200)]
+    splits = load(write(tmp_path / "a.csv", csv_text(texts, labels)), test_share=0.1)
+    counts = {s: Counter(r.label for r in getattr(splits, s)) for s in ("train", "test")}
+    counts["validation"] = Counter(row.label for row in splits.validation)
+    assert counts["train"] == {"a": 79, "b": 79, "rare": 1, "once": 1}
+    assert {split: counts[split]["rare"] for split in counts} == dict.fromkeys(counts, 1)
+    assert len(splits.test) == len(splits.validation) == 20
+    assert all(abs(counts[split]["a"] - counts[split]["b"]) <= 1 for split in counts)
+    two = load(write(tmp_path / "b.csv", csv_text(texts[1:], labels[1:])))  # one to train on
+    assert [row.label for row in two.test].count("rare") == 1
+    assert [row.label for row in two.train].count("rare") == 1
+    assert remarks(two.report, LabelledConfig(), {"validation": {"a"}, "test": {"a", "b"}}) == [
+        "the validation split has no example of 1 of 2 classes: b"
+    ]
+
+
+def test_users_rows_without_classes_are_split_as_before(tmp_path):
+    texts = [f"text {i}" for i in range(20)]
+    parts = {}
+    for name, labels in (("a", [f"{i}.5" for i in range(20)]), ("b", ["x"] * 20)):
+        splits = load(write(tmp_path / f"{name}.csv", csv_text(texts, labels)))
+        parts[name] = [[r.text for r in p] for p in (splits.train, splits.validation, splits.test)]
+    assert parts["a"] == parts["b"]
+    order = shuffled([key(text) for text in texts], 0)
+    assert set(parts["a"][2]) == set(order[:4]) and set(parts["a"][1]) == set(order[4:6])
 
 
 def article(title, context, *questions):

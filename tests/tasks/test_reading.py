@@ -193,3 +193,51 @@ def test_padding_gets_no_attention_and_moves_no_state():
     assert (np.asarray(weights)[..., 20:] == 0).all()
     alone = task.model.apply(variables, tokens[:, :20], mask[:, :20])
     np.testing.assert_allclose(out["states"][:, :20], alone["states"], atol=1e-5)
+
+
+def test_too_long_sentences_are_counted_and_samples_keep_their_own_tags(tmp_path):
+    long = "".join(f"w{i % 7} B-X\n" for i in range(60))
+    rows = [long, "ann B-PER\n", long.replace("w1", "w8"), "ben O\nmet O\n"]
+    for split in ("train", "validation", "test"):
+        text = "\n".join(row.replace("ann", f"ann{split}") for row in rows)
+        (tmp_path / f"{split}.conll").write_text(text)
+    task = trainer_of("tagging", data__source="files", data__path=str(tmp_path), **ROWS).task
+    logits = [np.eye(len(task.labels))[[0] * 40]] * 2
+    task.outputs = lambda params, fields, *_: [
+        x[:n] for x, n in zip(logits, fields["tokens"].lengths(), strict=True)
+    ]
+    samples = task.score({}, "test", lambda batch: batch, True).samples
+    assert [(words, gold) for words, _, gold in samples] == [
+        ("anntest", "B-PER"), ("ben met", "O O"),
+    ]  # fmt: skip
+    lines = task.report()
+    assert "tags mark entities in the scheme IOB2" in lines
+    assert lines[-1] == (
+        "sentences that are left out, longer than a batch takes: 0 of train, 2 of validation, "
+        "2 of test"
+    )
+
+
+def test_texts_that_are_cut_are_counted(tmp_path):
+    rows = [f"{'good ' * n}{i},yes" for i, n in enumerate((3, 100, 200, 4))]
+    (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(rows))
+    keep = {"data__validation_share": 0.0, "data__test_share": 0.0, **ROWS}
+    task = trainer_of(
+        "classification", data__source="files", data__path=f"{tmp_path}/a.csv", **keep
+    ).task
+    assert task.report()[-1] == "texts of the training set that were cut to fit: 2"
+
+
+def test_held_out_splits_larger_than_the_training_set_and_missing_classes_are_said(tmp_path):
+    for split, labels in {"train": "xy", "validation": "xyx", "test": "zx"}.items():
+        rows = "".join(f"{split} {i},{label}\n" for i, label in enumerate(labels))
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + rows)
+    task = trainer_of("classification", data__source="files", data__path=str(tmp_path), **ROWS).task
+    assert task.report()[1:5] == [
+        "the validation split has 3 examples, more than the 2 to train on: lower "
+        "config.data.validation_share, unless the split is your own",
+        "the train split has no example of 1 of 3 classes: z; the model cannot learn what it never "
+        "sees",
+        "the validation split has no example of 1 of 3 classes: z",
+        "the test split has no example of 1 of 3 classes: y",
+    ]

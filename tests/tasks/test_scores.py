@@ -70,6 +70,35 @@ def test_span_f1_counts_whole_entities():
     assert scores.span_f1([["O"]], [["O"]]) == 0.0
 
 
+@pytest.mark.parametrize(
+    "sentence, scheme",
+    [
+        ("B-PER I-PER O B-LOC", "IOB2"),
+        ("I-PER I-PER B-PER O I-LOC", "IOB1"),
+        ("I-PER I-PER O I-LOC", "IO"),
+        ("U-PER O B-LOC I-LOC L-LOC", "BILOU"),
+        ("S-PER O B-LOC E-LOC", "IOBES"),
+        ("NN VB S-x", ""),
+        ("O O", ""),
+    ],
+)
+def test_the_scheme_of_tags_is_seen(sentence, scheme):
+    assert scores.tag_scheme([sentence.split()]) == scheme
+
+
+@pytest.mark.parametrize(
+    "gold, predicted, expected",
+    [
+        ("U-PER U-PER B-X", "U-PER O B-X", 0.8),  # seqeval's value of the same tags in IOBES
+        ("B-PER I-PER L-PER U-PER", "B-PER I-PER L-PER O", 2 / 3),
+        ("I-PER B-PER I-PER", "I-PER B-PER O", 0.5),
+        ("I-PER I-PER O I-LOC", "I-PER I-PER O O", 2 / 3),
+    ],
+)
+def test_span_f1_counts_entities_in_the_scheme_of_the_tags(gold, predicted, expected):
+    assert scores.span_f1([gold.split()], [predicted.split()]) == pytest.approx(expected)
+
+
 def test_span_f1_is_that_of_the_spans():
     pytest.importorskip("seqeval")
     draw = random.Random(0)

@@ -1,5 +1,6 @@
 """Tagged sentences in columns: a word a line, its tag beside it, a blank line between sentences."""
 
+import re
 from itertools import groupby
 from pathlib import Path
 
@@ -7,26 +8,48 @@ from transformer_lab.data.labelled_rows import Item, Tagged
 from transformer_lab.data.user_files import lines
 from transformer_lab.errors import LabError
 
+_ID = re.compile(r"\d+([-.]\d+)?")  # of a line in CoNLL-U
+
 
 def read(file: Path, text_column: str = "text", label_column: str = "label") -> list[Item]:
     """The sentences of a file; a column is a number from 1, by default the first and the last.
 
-    Columns are parted by tabs where a line has one, else by white space. A line whose word is
-    -DOCSTART- begins a document, which is a group; without any, a sentence is its own. Raises
-    LabError that names file and line where a column is missing.
+    Columns are parted by tabs where a line has one, else by plain spaces. A line whose word is
+    -DOCSTART- begins a document, which is a group; without any, a sentence is its own. Sentences in
+    CoNLL-U are known by their ten columns: there the default columns are the form and the part of
+    speech (UPOS), comments and lines of several words (1-2) or none (1.1) are left out, and
+    "# newdoc" begins a document. Raises LabError that names file and line where a column is
+    missing.
     """
-    columns = [_column("text", text_column, 0), _column("label", label_column, -1)]
+    names = ("text", text_column), ("label", label_column)
+    plain, universal = (
+        [_column(*name, default) for name, default in zip(names, defaults, strict=True)]
+        for defaults in ((0, -1), (1, 3))
+    )
     items, document = [], 0
     blocks = groupby(lines(file), key=lambda line: not line[1].strip())
     for block in (list(block) for blank, block in blocks if not blank):
         if block[0][1].startswith("-DOCSTART-"):
             document, block = document + 1, block[1:]
+        columns = plain
+        if words := _universal(block):
+            document += any(line.startswith("# newdoc") for _, line in block)
+            columns, block = universal, words
         pairs = [_pair(line, columns, f"{file}:{number}") for number, line in block]
         if pairs:
             words, tags = map(list, zip(*pairs, strict=True))
             group = str(document) if document else f"sentence {len(items)}"
             items.append(Item(group, Tagged(words, tags)))
     return items
+
+
+def _universal(block: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The lines of a sentence in CoNLL-U that hold one word each; none if it is in another form."""
+    rows = [(number, line) for number, line in block if not line.startswith("#")]
+    ids = [line.partition("\t")[0] for _, line in rows if line.count("\t") == 9]
+    if len(ids) < len(rows) or not all(map(_ID.fullmatch, ids)):
+        return []
+    return [row for row, name in zip(rows, ids, strict=True) if name.isdigit()]
 
 
 def _column(role: str, name: str, default: int) -> int:
@@ -40,7 +63,8 @@ def _column(role: str, name: str, default: int) -> int:
 
 
 def _pair(line: str, columns: list[int], where: str) -> tuple[str, str]:
-    fields = [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
+    fields = [field.strip(" ") for field in line.split("\t" if "\t" in line else " ")]
+    fields = fields if "\t" in line else [field for field in fields if field]
     need = max(2, *(column + 1 for column in columns))
     pair = tuple(fields[column] for column in columns) if len(fields) >= need else ("", "")
     if not all(pair):

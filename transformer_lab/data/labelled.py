@@ -26,7 +26,7 @@ from transformer_lab.data.user_files import LICENCE, SPLITS, split_files
 from transformer_lab.errors import LabError, nearest
 
 __all__ = ["Example", "LabelledConfig", "LabelledSplits", "Question", "Tagged"]
-__all__ += ["fingerprint", "load_labelled"]
+__all__ += ["SPLITS", "fingerprint", "labels_of", "load_labelled"]
 
 Parts = dict[str, list[Item]]  # "train" and the held-out splits that the source itself has
 
@@ -125,7 +125,9 @@ def _hold_out(parts: Parts, config: LabelledConfig) -> list[Item]:
     """The items to train on; the splits that `parts` lacks get their shares of the others.
 
     Whole groups are taken by a hash of their name until there are enough rows, those of all
-    strata in step; a share that is not 0 gets at least one. Held-out rows are shuffled.
+    strata in step; a share that is not 0 gets at least one. Of the user's files each stratum gives
+    a split its first group before any gives a second, and keeps its last one. Held-out rows are
+    shuffled.
     """
     strata: dict[str, dict[str, list[Item]]] = {}
     for item in parts["train"]:
@@ -140,6 +142,8 @@ def _hold_out(parts: Parts, config: LabelledConfig) -> list[Item]:
         if split in parts:
             continue
         size, rows = max(1, round(share * total)) if share else 0, {}
+        if config.source == "files":
+            queue = _each_first(queue)
         while queue and len(rows) < size:
             _, stratum, group = queue.pop(0)
             taken.add((stratum, group))
@@ -151,6 +155,17 @@ def _hold_out(parts: Parts, config: LabelledConfig) -> list[Item]:
             f"{config.validation_share} and test_share = {config.test_share} leave none to train on"
         )
     return [item for item in parts["train"] if (item.stratum, item.group) not in taken]
+
+
+def _each_first(queue: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
+    """The queue with each stratum's first group in front, and at the end those that are alone."""
+    left, seen = Counter(stratum for _, stratum, _ in queue), set()
+    order: list[list] = [[], [], []]
+    for entry in sorted(queue):
+        stratum = entry[1]
+        order[2 if left[stratum] == 1 else stratum in seen].append(entry)
+        seen.add(stratum)
+    return [entry for part in order for entry in part]
 
 
 def _folder(config: LabelledConfig, package: str) -> Path:
@@ -219,15 +234,20 @@ def _read(file: Path, config: LabelledConfig) -> list[Item]:
 
 
 def _with_values(parts: Parts) -> Parts:
-    """Labels that are numbers as such, if they are so in all splits."""
+    """Labels that are numbers as such, if they are so in all splits; else classes are strata."""
     rows = [item.row for part in parts.values() for item in part]
     if not rows or not isinstance(rows[0], Example):
         return parts
     values = iter(tables.values([row.label for row in rows]))
-    return {
+    parts = {
         split: [item._replace(row=item.row._replace(label=next(values))) for item in part]
         for split, part in parts.items()
     }
+    first: dict[str, str] = {}  # class of each group, which stays together
+    for item in parts["train"]:
+        first.setdefault(item.group, item.row.label if isinstance(item.row.label, str) else "")
+    parts["train"] = [item._replace(stratum=first[item.group]) for item in parts["train"]]
+    return parts
 
 
 _SOURCES: dict[str, Callable[[LabelledConfig, Report], tuple[Parts, str]]] = {

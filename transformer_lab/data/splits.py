@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 
 from transformer_lab.data.pairs import Report, Row, key
 from transformer_lab.errors import LabError
@@ -71,6 +71,35 @@ def _take(
     report["source_held_out_already"] += len(taken) - elsewhere - len(kept)
     report["group_left_over"] += len(kept) - len(kept[:size])
     return kept[:size]
+
+
+def remarks(
+    report: Mapping[str, int], data: object, classes: Mapping[str, Set[str]] | None = None
+) -> list[str]:
+    """What is worth knowing of the splits before a run, a line each.
+
+    That is a held-out split that is larger than the training set, with the key of `config.data`
+    that mends it, and the classes of which a split has no example. `report` counts the examples of
+    each split, `classes` are those that stand in each.
+    """
+    lines, train = [], report.get("train", 0)
+    for split in ("validation", "test"):
+        if 0 < train < report.get(split, 0):
+            key = f"{split}_size" if hasattr(data, f"{split}_size") else f"{split}_share"
+            lines.append(
+                f"the {split} split has {report[split]:,} examples, more than the {train:,} to "
+                f"train on: lower config.data.{key}, unless the split is your own"
+            )
+    every = set().union(*(classes or {}).values())
+    for split, some in (classes or {}).items():
+        if lacking := sorted(every - some) if report.get(split) and some else []:
+            names = ", ".join(lacking[:8]) + ", ..." * (len(lacking) > 8)
+            lines.append(
+                f"the {split} split has no example of {len(lacking)} of {len(every)} classes: "
+                + names
+                + "; the model cannot learn what it never sees" * (split == "train")
+            )
+    return lines
 
 
 def check_shares(validation: float, test: float) -> None:

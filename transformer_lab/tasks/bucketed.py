@@ -42,19 +42,24 @@ class Bucketed:
 
     def fitting(self, split: str) -> tuple[Fields, Columns, int]:
         """The split without its examples that are too long for a batch, and how many these are."""
+        fields, columns, kept, count = self.fitting_rows(split)
+        return fields, columns, count - len(kept)
+
+    def fitting_rows(self, split: str) -> tuple[Fields, Columns, np.ndarray, int]:
+        """The same with the numbers of the rows that stay, and how many rows the split has."""
         fields, columns = self.encode_split(split)
         limit = self.model_config.max_length
         if split == "train":
             limit = np.minimum(limit, np.atleast_1d(self.longest()))
         kept = np.flatnonzero(fits(lengths_of(fields), limit))
-        dropped = len(next(iter(fields.values()))) - len(kept)
-        if dropped:
+        count = len(next(iter(fields.values())))
+        if len(kept) < count:
             fields = {name: rows.take(kept) for name, rows in fields.items()}
             columns = {
                 name: values.take(kept) if isinstance(values, Ragged) else values[kept]
                 for name, values in columns.items()
             }
-        return fields, columns, dropped
+        return fields, columns, kept, count
 
     def longest(self) -> int | tuple[int, ...]:
         """Tokens of a training example at most: of any field, or of each."""

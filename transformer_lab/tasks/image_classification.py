@@ -15,6 +15,8 @@ from transformer_lab import models
 from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
+from transformer_lab.data.splits import remarks
+from transformer_lab.data.user_files import SPLITS
 from transformer_lab.errors import LabError
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (
@@ -276,9 +278,11 @@ class ImageClassification:
 
     def report(self) -> list[str]:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
+        classes = {s: {self.labels[i] for i in getattr(self.data, s).classes()} for s in SPLITS}
         mean, std = ([round(x, 4) for x in values] for values in self.normalise)
         return [
             f"images: {counts}; licence: {self.data.licence}",
+            *remarks(self.data.report, self.data_config, classes),
             f"{self.size[0]} x {self.size[1]} x {self.channels}, mean {mean}, deviation {std}; "
             f"{len(self.labels)} classes",
             f"batches: {self.steps_per_epoch():,} an epoch, one shape: {self.batch.rows} rows",

@@ -14,6 +14,7 @@ from jaxtyping import Array, Key
 from transformer_lab import models, text
 from transformer_lab.data import labelled
 from transformer_lab.data.ragged import Ragged
+from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, table_size
 from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
@@ -29,6 +30,7 @@ class Reading(Bucketed):
 
     HEAD, KINDS = "none", ("encoder",)  # of the model
     train_texts: Callable[[], Iterator[str]]  # what a tokenizer is trained on
+    cut = 0  # texts, or pairs of them, that did not fit when they were encoded
     CONFIG_LABELS = False  # whether the head has an output a label
 
     def __init__(
@@ -95,8 +97,10 @@ class Reading(Bucketed):
         tok, double = self.tokenizer, self.model_config.types < 2
         between = [tok.eos_id] * (2 if double else 1)  # RoBERTa's pairs have two
         if second is None:
+            self.cut += len(first) > self.limit - 2
             return [tok.bos_id, *first[: self.limit - 2], tok.eos_id]
         room = self.limit - 2 - len(between)
+        self.cut += len(first) + len(second) > room
         a = min(len(first), max(room - len(second), room - room // 2))
         b = room - a
         return [tok.bos_id, *first[:a], *between, *second[:b], tok.eos_id]
@@ -151,11 +155,16 @@ class Reading(Bucketed):
 
     def report(self) -> list[str]:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
-        return [
+        classes = {s: set(labelled.labels_of(getattr(self.data, s))) for s in labelled.SPLITS}
+        lines = [
             f"examples: {counts}; licence: {self.data.licence}",
+            *remarks(self.data.report, self.sections["data"], classes),
             f"vocabulary: {self.tokenizer.vocab_size:,} pieces; at most {self.limit} tokens",
-            *self.describe_batches(),
+            *self.describe_batches(),  # which encodes the training set
         ]
+        if self.cut:
+            lines.append(f"texts of the training set that were cut to fit: {self.cut:,}")
+        return lines
 
 
 def ragged(rows: Sequence[Sequence[int]]) -> Fields:

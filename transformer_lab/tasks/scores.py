@@ -8,13 +8,15 @@ import importlib
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 from transformer_lab.errors import LabError
 
 Span = tuple[str, int, int]  # type, first word, one past the last
 
+_MARKED = re.compile("[BILOUSE]-.")
+_AS_IOBES = {"U-": "S-", "L-": "E-"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -69,10 +71,39 @@ def tag_accuracy(gold: list[list[str]], predicted: list[list[str]]) -> float:
     return accuracy([t for tags in gold for t in tags], [t for tags in predicted for t in tags])
 
 
+def tag_scheme(sentences: Iterable[Sequence[str]]) -> str:
+    """How tags mark entities: BILOU, IOBES, IOB2, IOB1 or IO; "" for tags of another kind.
+
+    Tags with B are entities' whatever stands beside them; else all but O have a mark. IOB1 has an I
+    where an entity begins after none or after one of another type.
+    """
+    kinds, begins = set(), False
+    for tags in sentences:
+        kinds.update(tags)
+        for before, tag in zip(["O", *tags], tags, strict=False):
+            begins |= tag[:2] == "I-" and before[1:] != tag[1:]
+    marks = {kind[0] for kind in kinds if _MARKED.match(kind)}
+    if "B" not in marks and (not marks or not all(map(_MARKED.match, kinds - {"O"}))):
+        return ""
+    if marks & set("UL"):
+        return "BILOU"
+    if marks & set("SE"):
+        return "IOBES"
+    return ("IOB1" if begins else "IOB2") if "B" in marks else "IO"
+
+
 def span_f1(gold: list[list[str]], predicted: list[list[str]]) -> float:
-    """Micro F1 of whole entities in BIO tags, as conlleval and seqeval count them."""
+    """Micro F1 of whole entities, as conlleval and seqeval count them, in the scheme of the tags.
+
+    seqeval knows the marks of IOBES; those of BILOU mean the same by other names.
+    """
     _same_lengths(gold, predicted)
     metrics = _package("seqeval.metrics", "seqeval")
+    if tag_scheme([*gold, *predicted]) == "BILOU":
+        gold, predicted = (
+            [[_AS_IOBES.get(tag[:2], tag[:2]) + tag[2:] for tag in tags] for tags in side]
+            for side in (gold, predicted)
+        )
     return float(metrics.f1_score(gold, predicted, average="micro", zero_division=0))
 
 

@@ -82,27 +82,37 @@ class Tagging(Reading):
         return {name: found[name] for name in ("loss", "accuracy")}
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """F1 of BIO spans, where the labels are such, by seqeval."""
+        """F1 of entities, where the tags mark such, by seqeval. Too long sentences are left out."""
         rows = getattr(self.data, split)
         if not rows:
             return Scores({}, [], {})
-        fields, columns, _ = self.fitting(split)
+        fields, columns, kept, _ = self.fitting_rows(split)
         guesses, golds = [], []
         logits = self.outputs(params, fields, columns, place)
         for values, tag in zip(logits, columns["tag"], strict=True):
             at = np.flatnonzero(tag)
             guesses.append([self.labels[i] for i in values[at].argmax(axis=-1)])
-            golds.append([self._name(i) for i in tag[at] - 1])
-        values = {"num_examples": len(golds)}
-        if any(label.startswith("B-") for label in self.labels):
+            golds.append([self._name(i) for i in (tag[at] - 1).tolist()])
+        values = {"num_examples": float(len(golds))}
+        if scores.tag_scheme([self.labels]):
             values["span_f1"] = scores.span_f1(golds, guesses)
         count = self.config.samples if final else 0
         join = lambda words: " ".join(words)[:300]  # noqa: E731
         samples = [
-            (join(row.words), join(guess), join(gold))
-            for row, guess, gold in zip(rows[:count], guesses, golds, strict=False)
+            (join(rows[i].words), join(guess), join(gold))
+            for i, guess, gold in zip(kept[:count].tolist(), guesses, golds, strict=False)
         ]
         return Scores(values, samples, {})
+
+    def report(self) -> list[str]:
+        lines = super().report()
+        if scheme := scores.tag_scheme(row.tags for row in self.data.train):
+            lines.append(f"tags mark entities in the scheme {scheme}")
+        long = {split: self.fitting(split)[2] for split in ("train", "validation", "test")}
+        if any(long.values()):
+            counts = ", ".join(f"{count:,} of {split}" for split, count in long.items())
+            lines.append(f"sentences that are left out, longer than a batch takes: {counts}")
+        return lines
 
     def _name(self, label: int) -> str:
         return self.labels[label] if label < len(self.labels) else "?"

@@ -14,6 +14,7 @@ from transformer_lab.data import parallel
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.shards import Shards, open_shards
+from transformer_lab.data.splits import remarks
 from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
@@ -232,6 +233,7 @@ class Translation(Bucketed):
         sizes[0] = len(self.shards) if self.shards else sizes[0]
         lines = [
             f"pairs: {counts}; licence: {self.pairs.licence}",
+            *remarks(self.pairs.report, self.sections["data"]),
             "splits: train {:,}, validation {:,}, test {:,}; ".format(*sizes)
             + f"longer than a batch takes: {self.dropped:,} of train",
         ]

@@ -81,6 +81,12 @@ class Images(Sequence):
         """The class of each image, by number; no image is read."""
         return [int(self._labels[number]) for number in self._numbers]
 
+    def classes(self) -> set[int]:
+        """The numbers of the classes that have an image here; none where labels are not at hand."""
+        if not isinstance(self._labels, np.ndarray):
+            return set()
+        return set(np.unique(self._labels[self._numbers]).tolist())
+
     def _read(self, number: int) -> np.ndarray:
         item = self._items[number]
         if isinstance(item, np.ndarray):
