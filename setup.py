@@ -8,6 +8,7 @@ setup(
     description="Train, change, compare and scale transformers in JAX and Flax.",
     packages=find_packages(include=["transformer_lab", "transformer_lab.*"]),
     package_data={"transformer_lab.viewing": ["page.html", "page.js"]},
+    entry_points={"console_scripts": ["transformer_lab = transformer_lab.__main__:main"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",

@@ -77,7 +77,7 @@ def family(pid: int) -> list[int]:
 
 
 def prepare(folder: Path, workers: int, *more: str) -> None:
-    command = [sys.executable, "-m", "transformer_lab.prepare", f"--config={CONFIG}:en-de"]
+    command = [sys.executable, "-m", "transformer_lab", "prepare", f"--config={CONFIG}:en-de"]
     command += ["--config.data.source=files", f"--config.data.path={folder / 'pairs.tsv'}"]
     command += [f"--output={folder / 'prepared'}", f"--workers={workers}", *settings(), *more]
     began, peaks = time.monotonic(), {}

@@ -1,6 +1,6 @@
 """A small BERT on the Brown corpus, from scratch on a CPU: masked words and next sentences.
 
-    python -m transformer_lab.train --config=configs/bert_brown.py --workdir=runs/bert
+    python -m transformer_lab train --config=configs/bert_brown.py --workdir=runs/bert
 
 The positions turn (RoPE): from scratch, within 30 minutes, with learned ones the masked tokens stay
 near the level of word frequencies. `:original` has the published block (Devlin 2019);

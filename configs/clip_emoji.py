@@ -1,6 +1,6 @@
 """CLIP on emoji: one artist's drawings of 1,529 concepts, named in English and French.
 
-    python -m transformer_lab.train --config=configs/clip_emoji.py --workdir=runs/clip
+    python -m transformer_lab train --config=configs/clip_emoji.py --workdir=runs/clip
 
 382 concepts are held out, and so are all drawings of another artist. `:sigmoid` is SigLIP's loss;
 `:lit` trains the text tower alone, on the image tower of --init_from=RUN, and `:lit_vit` on the ViT

@@ -1,6 +1,6 @@
 """A small residual net on Fashion-MNIST, the baseline of configs/vit_fashion_mnist.py.
 
-python -m transformer_lab.train --config=configs/cnn_fashion_mnist.py --workdir=runs/cnn
+python -m transformer_lab train --config=configs/cnn_fashion_mnist.py --workdir=runs/cnn
 
 `:lenet` takes LeNet's layers instead.
 

@@ -1,10 +1,10 @@
 """Any published decoder-only size by its name, with its learning rate and batch where stated.
 
-    python -m transformer_lab.train --config=configs/decoder.py:gpt3_1.3b --workdir=runs/gpt3_1.3b
-    python -m transformer_lab.inspect --compile --config=configs/decoder.py:gpt3_1.3b \
+    python -m transformer_lab train --config=configs/decoder.py:gpt3_1.3b --workdir=runs/gpt3_1.3b
+    python -m transformer_lab inspect --compile --config=configs/decoder.py:gpt3_1.3b \
         --topology=v5e:8x8
 
-`python -m transformer_lab.inspect --table=decoders` lists the names. Mesh and micro-batches are for
+`python -m transformer_lab inspect --table=decoders` lists the names. Mesh and micro-batches are for
 64 chips of TPU v5e up to 4e9 parameters, 64 of v5p up to 40e9, 512 of v5p beyond; the sizes for a
 CPU take what devices there are. On fewer devices set --config.mesh.fsdp, --config.mesh.tensor and,
 where the rows no longer divide, --config.batch.rows. Some costs: docs/scale.md.

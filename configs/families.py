@@ -1,6 +1,6 @@
 """One size of three families on one task each, film reviews or software strings, for a CPU.
 
-python -m transformer_lab.train --config=configs/families.py:prefix,translate --workdir=runs/prefix
+python -m transformer_lab train --config=configs/families.py:prefix,translate --workdir=runs/prefix
 
 encoder_decoder, prefix and causal (one stack over source and target) learn a task as text to text:
 "sentiment: ..." to fresh or rotten, "translate English to French: ..."; encoder names the review's

@@ -1,6 +1,6 @@
 """Parts of speech (181 tags) on the Brown corpus by fine-tuning; whole documents held out.
 
-    python -m transformer_lab.train --config=configs/finetune_pos.py --workdir=runs/pos \
+    python -m transformer_lab train --config=configs/finetune_pos.py --workdir=runs/pos \
         --init_from=hf:DIR
 
 2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with another run, from MiniLM-L6, with

@@ -1,8 +1,8 @@
 """Who said it? Answers as spans of three quotations, by fine-tuning; other quotations held out.
 
-    python -m transformer_lab.train --config=configs/finetune_qa.py --workdir=runs/qa \
+    python -m transformer_lab train --config=configs/finetune_qa.py --workdir=runs/qa \
         --init_from=hf:DIR
-    python -m transformer_lab.predict --workdir=runs/qa "QUESTION<tab>CONTEXT"
+    python -m transformer_lab predict --workdir=runs/qa "QUESTION<tab>CONTEXT"
 
 SQuAD's own files: --config.data.source=files --config.data.path=DIR, with train.json and the like.
 

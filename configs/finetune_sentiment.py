@@ -1,6 +1,6 @@
 """Film reviews, fresh or rotten, by fine-tuning an encoder; held-out reviews are of other films.
 
-    python -m transformer_lab.train --config=configs/finetune_sentiment.py:lora --workdir=runs/s \
+    python -m transformer_lab train --config=configs/finetune_sentiment.py:lora --workdir=runs/s \
         --init_from=hf:DIR
 
 The model's sizes are those of --init_from: a run of configs/bert_brown.py, or a Hugging Face
@@ -9,7 +9,7 @@ directory (bert, roberta, distilbert). `:METHOD` is full, head, last, bias, lora
 
 2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with other work, accuracy on 1,291 held-out reviews:
 MiniLM-L6, :full, 350 steps in about 8 minutes, 0.839; :scratch, 392 steps in 4 minutes, 0.742;
-TF-IDF with logistic regression (transformer_lab.baseline) 0.773; the larger class 0.608.
+TF-IDF with logistic regression (`transformer_lab baseline`) 0.773; the larger class 0.608.
 experiments/adaptation.py compares the other ways.
 """
 

@@ -1,6 +1,6 @@
 """GPT-2 small (Radford 2019): 124 M parameters, bfloat16, one GPU or TPU or many.
 
-    python -m transformer_lab.train --config=configs/gpt2_small.py --workdir=runs/gpt2_small \
+    python -m transformer_lab train --config=configs/gpt2_small.py --workdir=runs/gpt2_small \
         --config.data.path=FOLDER_OF_TEXT
     python -m benchmarks.train_step --config=configs/gpt2_small.py
 

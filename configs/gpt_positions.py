@@ -1,7 +1,7 @@
 """A study of positions: the small GPT on the Brown corpus, trained at 128 tokens, scored to 512.
 
 for kind in none learned sinusoidal binary index index_scaled rope alibi t5 transformer_xl; do
-    python -m transformer_lab.train --config=configs/gpt_positions.py:$kind --workdir=runs/p/$kind
+    python -m transformer_lab train --config=configs/gpt_positions.py:$kind --workdir=runs/p/$kind
 done
 
 Press 2021, figure 1, asks the same question. `:learned+every` adds the vectors before each layer,

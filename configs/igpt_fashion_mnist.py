@@ -1,9 +1,9 @@
 """A language model of the pixels of Fashion-MNIST (iGPT, Chen 2020), from scratch on a CPU.
 
-python -m transformer_lab.train --config=configs/igpt_fashion_mnist.py --workdir=runs/igpt
+python -m transformer_lab train --config=configs/igpt_fashion_mnist.py --workdir=runs/igpt
 
 14 x 14 pixels of 16 grey levels. The run's completions.png shows, row by row, the upper half of a
-test image, what the model makes of it, and the image; `transformer_lab.evaluate` draws it anew,
+test image, what the model makes of it, and the image; `transformer_lab evaluate` draws it anew,
 with any --config.decode.temperature. The frequencies of levels at each pixel need 2.638 bits a
 pixel of the test images.
 

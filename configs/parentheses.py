@@ -1,6 +1,6 @@
 """Are parentheses balanced? Recurrent nets and a transformer, tested beyond their lengths.
 
-python -m transformer_lab.train --config=configs/parentheses.py:lstm --workdir=runs/lstm
+python -m transformer_lab train --config=configs/parentheses.py:lstm --workdir=runs/lstm
 
 `:NET` is elman, gated, gru, lstm, lstm_peephole or transformer, on texts of 16 to 32 times +1 and
 -1; `:NET+ten` asks for five kinds of parentheses, which must match, in texts of 10 to 20. The last

@@ -1,6 +1,6 @@
 """English to French with recurrent nets and a transformer of as many parameters (within 5 %).
 
-python -m transformer_lab.train --config=configs/seq2seq_en_fr.py:additive --workdir=runs/additive
+python -m transformer_lab train --config=configs/seq2seq_en_fr.py:additive --workdir=runs/additive
 
 The data is that of configs/translate_en_fr.py. `:KIND` is none (the last state alone), additive
 (Bahdanau 2015), general or dot (Luong 2015, with input feeding), scaled_dot, plain (the same
@@ -8,7 +8,7 @@ without projections), or transformer; prefix and causal are one stack that reads
 as one row (Raffel 2020, section 3.2.1). The last line states BLEU by the number of a source's
 words. One alignment as a picture:
 
-    python -m transformer_lab.attend --workdir=runs/additive --text="Delete the selected file?" \
+    python -m transformer_lab attend --workdir=runs/additive --text="Delete the selected file?" \
         --words --layer=0 --head=0 --png=alignment.png
 
 2026-11-28, 2 cores shared with other work: additive, 1,154 steps in 3 min 49 s: BLEU 33.34 on

@@ -1,6 +1,6 @@
 """A tiny translator that reverses generated sentences: tries the machinery, downloads nothing.
 
-python -m transformer_lab.train --config=configs/smoke.py --workdir=runs/smoke
+python -m transformer_lab train --config=configs/smoke.py --workdir=runs/smoke
 """
 
 from transformer_lab.errors import known

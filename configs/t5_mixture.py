@@ -1,7 +1,7 @@
 """One small T5 for five tasks: translation, summaries, sentiment, questions, next sentences.
 
-    python -m transformer_lab.train --config=configs/t5_mixture.py --workdir=runs/t5
-    python -m transformer_lab.translate --workdir=runs/t5 "summarize: Choose Tools - Macros. ..."
+    python -m transformer_lab train --config=configs/t5_mixture.py --workdir=runs/t5
+    python -m transformer_lab translate --workdir=runs/t5 "summarize: Choose Tools - Macros. ..."
 
 `:TASK` trains the same model on one task alone, translate, summarize, sentiment, question or
 next_sentence, for as many of its examples as the mixture draws. experiments/multitask.py is all of

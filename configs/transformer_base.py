@@ -1,6 +1,6 @@
 """Transformer (base) of Vaswani 2017 on WMT14, English to German or French.
 
-    python -m transformer_lab.train --config=configs/transformer_base.py:en-de --workdir=runs/base
+    python -m transformer_lab train --config=configs/transformer_base.py:en-de --workdir=runs/base
 
 Needs the data prepared by tensorflow-datasets (docs/data.md) and accelerators; the paper used
 8 P100 GPUs and states BLEU 27.3 en-de and 38.1 en-fr (table 2). Not run here so far.

@@ -1,6 +1,6 @@
 """Transformer (big) of Vaswani 2017 on WMT14, English to German or French.
 
-    python -m transformer_lab.train --config=configs/transformer_big.py:en-de --workdir=runs/big
+    python -m transformer_lab train --config=configs/transformer_big.py:en-de --workdir=runs/big
 
 Needs the data prepared by tensorflow-datasets (docs/data.md) and accelerators; the paper used
 8 P100 GPUs and states BLEU 28.4 en-de and 41.8 en-fr (table 2). Not run here so far.

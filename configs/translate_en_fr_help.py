@@ -1,6 +1,6 @@
 """English to French on the help pages of LibreOffice: 26,600 full sentences.
 
-    python -m transformer_lab.train --config=configs/translate_en_fr_help.py --workdir=runs/help
+    python -m transformer_lab train --config=configs/translate_en_fr_help.py --workdir=runs/help
 
 2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with other work, stopped and resumed twice: 37
 minutes in all; BLEU 38.57 and chrF 62.67 greedy, BLEU 40.65 and chrF 64.20 with beam 4 (alpha

@@ -1,6 +1,6 @@
 """A small Vision Transformer on Fashion-MNIST, from scratch on a CPU.
 
-python -m transformer_lab.train --config=configs/vit_fashion_mnist.py --workdir=runs/vit
+python -m transformer_lab train --config=configs/vit_fashion_mnist.py --workdir=runs/vit
 
 8 epochs; `:long` takes 19 and shifts the images. `--config.data.share=0.01` trains on a hundredth
 of each class, in as many steps.

@@ -1,7 +1,7 @@
 """Word vectors of the Brown corpus: skip-gram, or `:cbow`, with negative sampling; a CPU.
 
-python -m transformer_lab.train --config=configs/word2vec_brown.py --workdir=runs/words
-python -m transformer_lab.neighbours --workdir=runs/words money "king - man + woman"
+python -m transformer_lab train --config=configs/word2vec_brown.py --workdir=runs/words
+python -m transformer_lab neighbours --workdir=runs/words money "king - man + woman"
 
 2026-11-28, one core (AMD EPYC, AVX-512): 3 minutes; 2.486 nats a pair of held-out documents, where
 vectors of zeros have 6 ln 2 = 4.159. Neighbours of minutes: fifteen, hours, fifty; of cannot: must,

@@ -1,6 +1,6 @@
 """Does a gate in the feed-forward layer pay at equal parameters?
 
-python -m transformer_lab.sweep --experiment=experiments/activations.py --workdir=runs/activations
+python -m transformer_lab sweep --experiment=experiments/activations.py --workdir=runs/activations
 
 Shazeer 2020, table 1: gated layers, with two thirds of the hidden units, lower the held-out loss.
 Here the small GPT on the Brown corpus with 512 hidden units or, gated, 344.

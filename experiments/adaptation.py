@@ -1,6 +1,6 @@
 """How little of a trained encoder must be trained anew for a task? Eight ways, three seeds each.
 
-    python -m transformer_lab.sweep --experiment=experiments/adaptation.py \
+    python -m transformer_lab sweep --experiment=experiments/adaptation.py \
         --workdir=runs/adaptation --init_from=hf:DIR
 
 Hu 2021, table 2, and Houlsby 2019, table 1: adapters, biases (BitFit) and low-rank changes (LoRA)

@@ -1,8 +1,8 @@
 """What do the published decoders count and cost?
 
-python -m transformer_lab.sweep --experiment=experiments/architectures.py --workdir=runs/sizes
+python -m transformer_lab sweep --experiment=experiments/architectures.py --workdir=runs/sizes
 
-Nothing is trained: the figures of `python -m transformer_lab.inspect --table=decoders` as a sweep's
+Nothing is trained: the figures of `python -m transformer_lab inspect --table=decoders` as a sweep's
 table, in which report.csv has all digits. `published` are the paper's own parameters. FLOPs a token
 are those of training at the model's full length; a cache's bytes are of one token in bfloat16. Both
 scales are the same; 2026-11-28: 56 rows in seconds on a CPU, within 1.8 % of what is published.

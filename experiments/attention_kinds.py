@@ -1,6 +1,6 @@
 """What does attention give a recurrent translator, and what do transformers, at equal cost?
 
-python -m transformer_lab.sweep --experiment=experiments/attention_kinds.py --workdir=runs/kinds
+python -m transformer_lab sweep --experiment=experiments/attention_kinds.py --workdir=runs/kinds
 
 Software catalogues, English to French; parameters within 2 %, steps so many that each row takes
 about the time of STEPS of the transformer on one core; three seeds. Bahdanau 2015, figure 2:

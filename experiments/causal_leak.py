@@ -1,6 +1,6 @@
 """What does a decoder show that sees in training what it is to say next?
 
-python -m transformer_lab.sweep --experiment=experiments/causal_leak.py --workdir=runs/leak
+python -m transformer_lab sweep --experiment=experiments/causal_leak.py --workdir=runs/leak
 
 The mistake of a missing causal mask (Vaswani 2017, section 3.2.3) in a GPT and in a translator. All
 that is computed on whole texts gets better, the held-out loss and bits per byte as well; what is

@@ -1,6 +1,6 @@
 """Does contrastive learning need large batches, and does a sigmoid need smaller ones?
 
-python -m transformer_lab.sweep --experiment=experiments/clip_batch.py --workdir=runs/clip_batch
+python -m transformer_lab sweep --experiment=experiments/clip_batch.py --workdir=runs/clip_batch
 
 Zhai 2023 (SigLIP), figure 2: by small batches the sigmoid is ahead of the softmax, and both are
 sated at 32 thousand. Here emoji and their names, batches of 32 to 256, as many examples for all

@@ -1,6 +1,6 @@
 """How do time and memory of a layer grow with the length that it reads?
 
-python -m transformer_lab.sweep --experiment=experiments/complexity_table1.py --workdir=runs/table1
+python -m transformer_lab sweep --experiment=experiments/complexity_table1.py --workdir=runs/table1
 
 Vaswani 2017, table 1, measured and not trained: one pass forward and backward over a single
 sequence, the best of three, and the bytes that the compiled program takes beside its arguments.

@@ -1,6 +1,6 @@
 """An encoder, a decoder or both: which family for classes, and which for translation?
 
-python -m transformer_lab.sweep --experiment=experiments/families.py --workdir=runs/families
+python -m transformer_lab sweep --experiment=experiments/families.py --workdir=runs/families
 
 Raffel 2020, table 2, without its pre-training: an encoder-decoder, one stack that reads the source
 both ways (prefix LM) or from left to right alone, and, for the classes only, an encoder. All of

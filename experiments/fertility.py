@@ -1,6 +1,6 @@
 """How many tokens does a word take in English, French, German and Spanish, by each tokenizer?
 
-python -m transformer_lab.sweep --experiment=experiments/fertility.py --workdir=runs/fertility
+python -m transformer_lab sweep --experiment=experiments/fertility.py --workdir=runs/fertility
 
 Measured and not trained: every tokenizer learns from as many sentences of each language, and counts
 on held-out ones. `english_` is the same, learnt from English alone: what other languages then pay.

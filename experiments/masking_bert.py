@@ -1,6 +1,6 @@
 """What should stand in a hidden token's place, and is the next-sentence loss of use?
 
-python -m transformer_lab.sweep --experiment=experiments/masking_bert.py --workdir=runs/masking
+python -m transformer_lab sweep --experiment=experiments/masking_bert.py --workdir=runs/masking
 
 Devlin 2019, table 8: 80 % [MASK], 10 % the token itself, 10 % a random one, against its neighbours;
 table 5: without next sentences. The paper scores by fine-tuning; here the scores are on the same

@@ -1,6 +1,6 @@
 """Which modifications of the block pay at equal FLOPs, and do gains on one task show on another?
 
-python -m transformer_lab.sweep --experiment=experiments/modifications.py --workdir=runs/mods
+python -m transformer_lab sweep --experiment=experiments/modifications.py --workdir=runs/mods
 
 Narang 2021, table 1: of forty modifications few do, gated units and RMSNorm among them. Here each
 alone, on one base (ReLU, LayerNorm first, sinusoids, biases, a tied head), as a language model and

@@ -1,6 +1,6 @@
 """Does one small T5 for five tasks do each as well as a model of its own?
 
-python -m transformer_lab.sweep --experiment=experiments/multitask.py --workdir=runs/multitask
+python -m transformer_lab sweep --experiment=experiments/multitask.py --workdir=runs/multitask
 
 Raffel 2020, table 11: mixtures stay a little behind separate models. Here from scratch: the mixture
 of configs/t5_mixture.py, and the same model on each task alone for as many of its examples.

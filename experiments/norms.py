@@ -1,6 +1,6 @@
 """Where should the norm stand, which one, who needs a warm-up, and who the residual?
 
-python -m transformer_lab.sweep --experiment=experiments/norms.py --workdir=runs/norms
+python -m transformer_lab sweep --experiment=experiments/norms.py --workdir=runs/norms
 
 A narrow GPT on the Brown corpus, by Adam, from Xavier's initial values with embeddings times the
 root of the width, as in Vaswani 2017, and a head of its own. Xiong 2020 (figure 3): with the norm

@@ -1,6 +1,6 @@
 """Which recurrent nets learn to match parentheses, and beyond the lengths that they trained on?
 
-python -m transformer_lab.sweep --experiment=experiments/parentheses.py --workdir=runs/parentheses
+python -m transformer_lab sweep --experiment=experiments/parentheses.py --workdir=runs/parentheses
 
 Texts of +1 and -1 (16 to 32 symbols) and of five kinds of parentheses (10 to 20); a negative has
 its positive's symbols, shuffled or with two swapped. Gers 2001 asks the like of a^n b^n. The plot:

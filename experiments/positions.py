@@ -1,6 +1,6 @@
 """What tells a decoder where a token stands, and which kinds read on beyond their training length?
 
-python -m transformer_lab.sweep --experiment=experiments/positions.py --workdir=runs/positions
+python -m transformer_lab sweep --experiment=experiments/positions.py --workdir=runs/positions
 
 The small GPT on the Brown corpus, trained at 128 tokens, scored at 128, 256 and 512 (Press 2021,
 figure 1, which finds that ALiBi's perplexity holds, and sinusoids' and RoPE's explode; Su 2021).

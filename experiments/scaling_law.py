@@ -1,6 +1,6 @@
 """How does the loss fall with parameters and tokens, and what is the best size for a budget?
 
-python -m transformer_lab.sweep --experiment=experiments/scaling_law.py --workdir=runs/scaling
+python -m transformer_lab sweep --experiment=experiments/scaling_law.py --workdir=runs/scaling
 
 GPTs of 0.1 to 10 million parameters beside their embeddings, on less than an epoch of the Brown
 corpus, at a constant rate, so that every point of a curve is a run of its own (Kaplan 2020). The

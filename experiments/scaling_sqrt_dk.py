@@ -1,6 +1,6 @@
 """Why are the scores of attention divided by the root of the head's width?
 
-python -m transformer_lab.sweep --experiment=experiments/scaling_sqrt_dk.py --workdir=runs/sqrt_dk
+python -m transformer_lab sweep --experiment=experiments/scaling_sqrt_dk.py --workdir=runs/sqrt_dk
 
 Vaswani 2017, section 3.2.1 and footnote 4, measured and not trained: queries and keys of normal
 numbers have scores of variance d_k, by which the softmax chooses one key and passes little gradient

@@ -1,6 +1,6 @@
 """Characters, bytes, words or pieces: which makes a language model best at equal computing?
 
-python -m transformer_lab.sweep --experiment=experiments/tokenizers.py --workdir=runs/tokenizers
+python -m transformer_lab sweep --experiment=experiments/tokenizers.py --workdir=runs/tokenizers
 
 The small GPT on the Brown corpus, 2,048 tokens a step; steps so many that each run makes the same
 FLOPs, the head counted: the model of 16,000 pieces costs four times that of bytes. Compared in bits

@@ -1,6 +1,6 @@
 """What do heads, sizes, dropout, label smoothing and learned positions do to a translator?
 
-python -m transformer_lab.sweep --experiment=experiments/vaswani_table3.py --workdir=runs/table3
+python -m transformer_lab sweep --experiment=experiments/vaswani_table3.py --workdir=runs/table3
 
 Vaswani 2017, table 3, rows A to E, on English to French software strings (cpu) or WMT14 (paper). A
 head's values are as wide as its keys here, so that row B narrows both.

@@ -1,6 +1,6 @@
 """How many images does a ViT need to be as good as a CNN, and how small should its patches be?
 
-python -m transformer_lab.sweep --experiment=experiments/vit_vs_cnn.py --workdir=runs/vit_vs_cnn
+python -m transformer_lab sweep --experiment=experiments/vit_vs_cnn.py --workdir=runs/vit_vs_cnn
 
 Dosovitskiy 2021, figures 3 and 4: of little data ResNets make more, of much the ViT. Here shares of
 Fashion-MNIST's 54,000 training images. Both nets train for about the same time, the same for

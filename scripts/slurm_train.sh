@@ -19,7 +19,7 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun does not take it from
 peers=()
 if ((${SLURM_NTASKS:-$SLURM_NNODES} > 1)); then peers=(--peers=auto); fi
 trap 'scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null' TERM USR1 USR2 # what only this script hears
-srun --kill-on-bad-exit=0 python -m transformer_lab.train "${peers[@]}" "$@" &
+srun --kill-on-bad-exit=0 python -m transformer_lab train "${peers[@]}" "$@" &
 while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
 # 75: a process was lost; 137: it was killed; 138, 140, 143: the run was told to stop and has saved.
 if [[ $code =~ ^(75|137|138|140|143)$ && ${SLURM_RESTART_COUNT:-0} -lt ${RESTARTS:-1000} ]] &&

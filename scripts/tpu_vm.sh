@@ -10,4 +10,4 @@ set -euo pipefail
 printf -v arguments '%q ' "$@"
 gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all --command="
   cd ~/transformer_lab && pip install -q -e . 'jax[tpu]' &&
-  python -m transformer_lab.train --peers=auto $arguments"
+  python -m transformer_lab train --peers=auto $arguments"

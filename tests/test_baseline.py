@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_lab import baseline
+from transformer_lab.commands import baseline
 from transformer_lab.data import tfidf
 from transformer_lab.errors import LabError
 from transformer_lab.training.config import default_config, resolve

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import tiny_config
-from transformer_lab import cli, merges
+from transformer_lab import cli
+from transformer_lab.commands import merges
+from transformer_lab.commands.translate import available
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.errors import LabError, check_file, read_json
 from transformer_lab.pretrained import check, hub
 from transformer_lab.sweeps import experiment
 from transformer_lab.training import runs
-from transformer_lab.translate import available
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 def command(module, *arguments, stdin="", **environment):
     env = {**os.environ, **environment}
     return subprocess.run(
-        [sys.executable, "-m", f"transformer_lab.{module}", *arguments],
+        [sys.executable, "-m", "transformer_lab", module, *arguments],
         cwd=ROOT,
         env=env,
         input=stdin.encode() if isinstance(stdin, str) else stdin,

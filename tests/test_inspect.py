@@ -9,7 +9,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from transformer_lab import inspect
+from transformer_lab import cli
+from transformer_lab.commands import inspect
 from transformer_lab.errors import LabError
 from transformer_lab.models import costs
 from transformer_lab.models.presets import TABLES
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 def printed(*arguments):
     """The printed rows by their first cell."""
-    command = [sys.executable, "-m", "transformer_lab.inspect", *arguments]
+    command = [sys.executable, "-m", "transformer_lab", "inspect", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
@@ -39,6 +40,7 @@ def test_every_preset_has_a_row_with_its_figures():
 
 
 def test_days_follow_the_papers_tokens_and_are_unknown_without():
+    cli.declare(inspect)
     flags.FLAGS.mark_as_parsed()
     gpt3, gpt2 = TABLES["decoders"]["gpt3_175b"], TABLES["decoders"]["gpt2_xl"]
     assert inspect.days(gpt3) == {}
@@ -114,7 +116,7 @@ def get_config(arg=""):
 def compiled(tmp_path, *arguments):
     path = tmp_path / "tiny.py"
     path.write_text(CONFIG)
-    command = [sys.executable, "-m", "transformer_lab.inspect", "--compile", f"--config={path}"]
+    command = [sys.executable, "-m", "transformer_lab", "inspect", "--compile", f"--config={path}"]
     return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
 
 

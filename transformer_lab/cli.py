@@ -1,4 +1,4 @@
-"""What the entry points share: flags, configs, one line for an error."""
+"""What the commands share: flags, configs, help, one line for an error."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import jax
 from absl import app, flags, logging
@@ -13,7 +14,7 @@ from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
-from transformer_lab.training import peers
+from transformer_lab.training import peers, runs
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.xla_flags import set_flags
 
@@ -27,23 +28,25 @@ flags.DEFINE_integer(
     "peer_timeout", 60, "Seconds within which a lost process is noticed.", lower_bound=5
 )
 flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
+COMMON = ("fast_xla", "peer_timeout", "peers")  # of every command
+HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 
 
-def main(
-    body: Callable[[list[str]], int | None],
-    define: Callable[[], None] | None = None,
-    words: bool = False,
-) -> None:
-    """Runs `body(arguments)`; `define` declares flags that depend on other flags' values.
+def run(command: ModuleType, argv: list[str]) -> None:
+    """Runs a command: `define()` declares its flags, and `main(arguments)` is its body.
 
-    Arguments that are no flags are refused, unless the command takes `words`.
+    Arguments that are no flags are refused, unless the command has `WORDS = True`. `argv` begins
+    with the command's name.
     """
+    words = getattr(command, "WORDS", False)
 
     def parse(argv):
+        if HELP & set(argv):
+            print(help_of(command))
+            sys.exit(0)
         try:
             _refuse_bare_overrides(argv)
-            if define is not None:
-                define()
+            declare(command)
             left = flags.FLAGS(argv)
             if left[1:] and not words:
                 raise LabError(_left_over(left[1], argv))
@@ -56,7 +59,7 @@ def main(
     def guarded(argv):
         try:
             _setup()
-            code = body(argv[1:])
+            code = command.main(argv[1:])
             peers.finish()
             return code
         except Stopped:  # all processes are here
@@ -85,7 +88,29 @@ def main(
 
     SIGNALS.catch()
     logging.set_verbosity(logging.WARNING)
-    app.run(guarded, flags_parser=parse)
+    app.run(guarded, argv, flags_parser=parse)
+
+
+def declare(command: ModuleType) -> list[str]:
+    """Declares a command's flags, in place of those of another that ran in this process; their
+    names."""
+    for name in list(flags.FLAGS):
+        place = str(flags.FLAGS.find_module_defining_flag(name))
+        if name not in COMMON and place.startswith(("transformer_lab", "ml_collections")):
+            delattr(flags.FLAGS, name)
+    before = set(flags.FLAGS)
+    command.define()
+    return sorted(set(flags.FLAGS) - before)
+
+
+def help_of(command: ModuleType) -> str:
+    """What a command does, with an example, and its own flags with their defaults."""
+    lines = [command.__doc__.strip(), "", "flags:"]
+    for name in [*declare(command), *COMMON]:
+        flag = flags.FLAGS[name]
+        default = "" if flag.default in (None, "", []) else f" (default: {flag.default})"
+        lines.append(f"  --{name}: {flag.help}{default}")
+    return "\n".join(lines)
 
 
 def out_of_memory(error: Exception) -> str:
@@ -96,19 +121,33 @@ def out_of_memory(error: Exception) -> str:
     return ""
 
 
+def run_flags(*more: str) -> None:
+    """Declares --workdir of a trained run, --config.KEY=VALUE over the config that lies there, and
+    of `average` and `init_from` those named."""
+    flags.DEFINE_string("workdir", "", "Directory of the trained run.")
+    if "average" in more:
+        text = "How many checkpoints to average; 0: as the config says."
+        flags.DEFINE_integer("average", 0, text, lower_bound=0)
+    if "init_from" in more:
+        text = "Where an adapted run's base lies now, if it was moved."
+        flags.DEFINE_string("init_from", "", text)
+    workdir_config(runs.stored_config)
+
+
 def config_file() -> None:
     """Declares --config=FILE[:ARG] and --config.KEY=VALUE."""
     if path := _flag_value("config").partition(":")[0]:
         check_file(path)
-    config_flags.DEFINE_config_file("config", None, "The run's config file.", lock_config=True)
+    text = "The run's config FILE, or FILE:ARGUMENT; --config.KEY=VALUE changes any key of it."
+    config_flags.DEFINE_config_file("config", None, text, lock_config=True)
 
 
 def workdir_config(read: Callable[[Path], dict]) -> None:
     """Declares --config.KEY=VALUE over the config that lies in --workdir."""
-    workdir = _flag_value("workdir")
-    if not workdir and re.search(r"(^| )--?(help|helpfull|helpshort)( |$)", " ".join(sys.argv[1:])):
+    if HELP & set(sys.argv):
+        flags.DEFINE_string("config", None, "--config.KEY=VALUE changes a key of the run's config.")
         return
-    if not workdir:
+    if not (workdir := _flag_value("workdir")):
         raise LabError("--workdir=DIR is missing: the directory of a trained run")
     config = ConfigDict(_with_tuples(read(Path(workdir))))
     config_flags.DEFINE_config_dict("config", config, lock_config=True)

@@ -10,7 +10,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from transformer_lab import import_hf, pretrained
+from transformer_lab import cli, pretrained
+from transformer_lab.commands import import_hf
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained.check import Row, check, read_arrays, table
 
@@ -140,6 +141,7 @@ def test_the_table_has_a_line_for_each_array():
 
 
 def run(**values):
+    cli.declare(import_hf)
     with flagsaver.flagsaver():
         flags.FLAGS(["import_hf", *(f"--{name}={value}" for name, value in values.items())])
         return import_hf.main([])
@@ -159,7 +161,7 @@ def test_the_command_exits_with_one_beyond_the_tolerance(arrays, tmp_path, capsy
 
 def test_the_command_fails_in_one_line(tmp_path):
     shutil.copy(FIXTURE / "config.json", tmp_path)  # without weights
-    command = [sys.executable, "-m", "transformer_lab.import_hf"]
+    command = [sys.executable, "-m", "transformer_lab", "import_hf"]
     for flag in (f"--source={tmp_path}", "--tolerance=much"):
         done = subprocess.run([*command, flag], capture_output=True, text=True)
         assert done.returncode == 2 and done.stdout == ""

@@ -8,8 +8,8 @@ from flax.traverse_util import unflatten_dict
 
 from tests.pretrained.test_hf_decoders import ROOT, each_fixture, same_trees
 from transformer_lab import pretrained
+from transformer_lab.commands.export_hf import model_type_of
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import model_type_of
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained import decoders
 from transformer_lab.pretrained.check import read_arrays

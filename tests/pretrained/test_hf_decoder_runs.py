@@ -11,9 +11,10 @@ from absl import flags
 from absl.testing import flagsaver
 from ml_collections import ConfigDict
 
-from transformer_lab import import_hf, pretrained, text
+from transformer_lab import cli, pretrained, text
+from transformer_lab.commands import import_hf
+from transformer_lab.commands.export_hf import export_run, tokenizer_files
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import export_run, tokenizer_files
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.training import runs
 
@@ -120,6 +121,7 @@ def test_a_missing_or_foreign_tokenizer_is_refused(tmp_path, arguments, named):
 
 
 def test_a_missing_tokenizer_is_told_before_the_check(tmp_path):
+    cli.declare(import_hf)
     flags.FLAGS.mark_as_parsed()
     values = {"source": str(FIXTURE), "check": "no.npz", "workdir": str(tmp_path / "run")}
     with flagsaver.flagsaver(**values), pytest.raises(LabError, match=r"tokenizer\.json missing"):

@@ -9,9 +9,10 @@ from ml_collections import ConfigDict
 
 from tests.pretrained.test_hf_decoder_runs import write_tokenizer
 from tests.pretrained.test_hf_encoders import ROOT, same_trees
-from transformer_lab import import_hf, pretrained
+from transformer_lab import pretrained
+from transformer_lab.commands import import_hf
+from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import export_run
 from transformer_lab.pretrained import encoders
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.training import runs

@@ -9,8 +9,8 @@ from flax.traverse_util import unflatten_dict
 
 from tests.pretrained.test_hf_encoders import ROOT, copy_with, same_trees
 from transformer_lab import pretrained
+from transformer_lab.commands.export_hf import model_type_of
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import model_type_of
 from transformer_lab.models.encoder import EncoderConfig
 from transformer_lab.pretrained import encoders
 from transformer_lab.pretrained.generation import NO_TOKEN, SpecialIds

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from transformer_lab import import_hf, pretrained
+from transformer_lab import pretrained
+from transformer_lab.commands import import_hf
 from transformer_lab.data.fetch import cached, fetch
 from transformer_lab.errors import LabError
 from transformer_lab.ops.pooling import normalize, pool

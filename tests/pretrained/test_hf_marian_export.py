@@ -11,8 +11,8 @@ import pytest
 from flax.traverse_util import unflatten_dict
 
 from transformer_lab import pretrained
+from transformer_lab.commands.export_hf import export
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import export
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.pretrained import marian
 from transformer_lab.pretrained.check import read_arrays

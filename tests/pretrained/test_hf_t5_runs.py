@@ -10,15 +10,17 @@ from ml_collections import ConfigDict
 
 from tests.pretrained.test_hf_encoder_decoders import FIXTURES
 from tests.text.test_t5_tokenizer import LINES, spiece
-from transformer_lab import import_hf, pretrained
+from transformer_lab import cli, pretrained
+from transformer_lab.commands import import_hf
+from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import export_run
 from transformer_lab.pretrained import t5
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.training import runs
 
 
 def run_import(source, workdir):
+    cli.declare(import_hf)
     with flagsaver.flagsaver():
         flags.FLAGS(["import_hf", f"--source={source}", f"--workdir={workdir}"])
         return import_hf.main([])

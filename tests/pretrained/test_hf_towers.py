@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from transformer_lab import import_hf, pretrained
+from transformer_lab import pretrained
+from transformer_lab.commands import import_hf
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained.check import check, read_arrays
 from transformer_lab.pretrained.hub import read_tensors

@@ -13,9 +13,10 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
-from transformer_lab import import_hf, pretrained
+from transformer_lab import pretrained
+from transformer_lab.commands import import_hf
+from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import export_run
 from transformer_lab.models import vision
 from transformer_lab.pretrained.check import check, read_arrays
 from transformer_lab.pretrained.hub import PIXELS, read_tensors

@@ -19,9 +19,10 @@ from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from tests.tiny import make_trainer, tiny_config
-from transformer_lab import import_hf, pretrained
+from transformer_lab import cli, pretrained
+from transformer_lab.commands import import_hf
+from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import export_run
 from transformer_lab.pretrained import marian
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.training import runs
@@ -73,6 +74,7 @@ def model(source):
 
 
 def run_import(**values):
+    cli.declare(import_hf)
     with flagsaver.flagsaver():
         flags.FLAGS(["import_hf", *(f"--{name}={value}" for name, value in values.items())])
         return import_hf.main([])
@@ -154,7 +156,7 @@ def test_the_checkpoint_is_a_whole_state_of_step_0(model, opened, workdir):
 
 def test_the_export_command_gives_back_the_directory(source, workdir, tmp_path):
     target = tmp_path / "out"
-    command = [sys.executable, "-m", "transformer_lab.export_hf", f"--workdir={workdir}"]
+    command = [sys.executable, "-m", "transformer_lab", "export_hf", f"--workdir={workdir}"]
     done = subprocess.run([*command, f"--target={target}"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert_same_tensors(source, target)

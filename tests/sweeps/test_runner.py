@@ -48,7 +48,7 @@ def experiment(directory, seeds, key="optimizer.learning_rate", steps=20, **valu
 
 
 def start(file, workdir, *arguments):
-    command = [sys.executable, "-m", "transformer_lab.sweep", f"--experiment={file}"]
+    command = [sys.executable, "-m", "transformer_lab", "sweep", f"--experiment={file}"]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     return subprocess.Popen(

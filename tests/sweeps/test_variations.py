@@ -67,7 +67,7 @@ def test_equal_names_never_share_a_directory(names):
         (Variation("a", {"epochs": None}), "run a: config.epochs = None"),
         (Variation("a/b", {}), '"a/b" is no name'),
         (Variation("..", {}), "is no name"),
-        (Variation("a", {"config": "configs/none.py"}), "run a: configs/none.py: there is no such"),
+        (Variation("a", {"config": "configs/none.py"}), "run a: configs/none.py: no such file"),
     ],
 )
 def test_a_mistake_is_refused_before_anything_runs(variation, words):
@@ -129,9 +129,11 @@ def test_train_reads_every_kind_of_value_as_it_was_meant(tmp_path):
     }  # fmt: skip
     (run,) = runs_of(Experiment("configs/gpt_positions.py", [Variation("a", changes)]))
     code = (
-        "import json, sys\nfrom absl import app\nfrom transformer_lab import cli, train\n"
+        "import json, sys\nfrom transformer_lab import cli\n"
+        "from transformer_lab.commands import train\n"
         "from transformer_lab.training.config import flatten\n"
-        "cli.main(lambda _: print(json.dumps(flatten(cli.get_config()))), cli.config_file)"
+        "train.main = lambda _: print(json.dumps(flatten(cli.get_config())))\n"
+        "cli.run(train, sys.argv)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *run.arguments], cwd=ROOT, capture_output=True, check=True

@@ -276,7 +276,7 @@ def test_wrong_settings_are_one_line(folder, changes, words):
 
 
 def command(module, *arguments):
-    line = [sys.executable, "-m", f"transformer_lab.{module}", *map(str, arguments)]
+    line = [sys.executable, "-m", "transformer_lab", module, *map(str, arguments)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
 

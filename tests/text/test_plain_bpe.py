@@ -143,7 +143,7 @@ def test_what_it_cannot_do_is_refused():
 
 def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "transformer_lab.merges", *arguments],
+        [sys.executable, "-m", "transformer_lab", "merges", *arguments],
         cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 

@@ -13,9 +13,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from tests.tiny import read_metrics
-from transformer_lab import merge, pretrained
+from transformer_lab import pretrained
+from transformer_lab.commands import merge
+from transformer_lab.commands.export_hf import tokenizer_files
 from transformer_lab.errors import LabError
-from transformer_lab.export_hf import tokenizer_files
 from transformer_lab.pretrained.generation import SpecialIds
 from transformer_lab.text import TokenizerConfig
 from transformer_lab.text import train as train_tokenizer
@@ -154,7 +155,7 @@ def test_a_base_that_changed_or_went_is_refused_and_may_have_moved(base, lora, t
 def test_adapting_nothing_adapting_an_adapted_run_and_other_sizes_are_refused(base, lora, tmp_path):
     with pytest.raises(LabError, match='adapt.method = "lora" .* --init_from'):
         runs.run(config_of(2, **LORA), tmp_path / "a")
-    with pytest.raises(LabError, match="transformer_lab.merge"):
+    with pytest.raises(LabError, match="transformer_lab merge"):
         runs.run(config_of(2, **LORA), tmp_path / "b", str(lora))
     with pytest.raises(LabError, match=r"down/kernel would be .* \[256, 128\] .* \[96, 128\] here"):
         changes = LORA | {"model.feed_forward_width": 96, "adapt.train": "bias$"}
@@ -205,7 +206,7 @@ def test_a_hugging_face_directory_is_a_base(tmp_path, capfd):
 
 def command(module, *arguments):
     done = subprocess.run(
-        [sys.executable, "-m", f"transformer_lab.{module}", *arguments],
+        [sys.executable, "-m", "transformer_lab", module, *arguments],
         cwd=ROOT, env=os.environ, capture_output=True, timeout=300,
     )  # fmt: skip
     return done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -35,7 +35,7 @@ def start(command):
 
 def train(workdir, *more):
     arguments = [f"--{key}={value}" for key, value in SETTINGS.items()]
-    module = [sys.executable, "-m", "transformer_lab.train"]
+    module = [sys.executable, "-m", "transformer_lab", "train"]
     return start([*module, *arguments, f"--workdir={workdir}", *more])
 
 

@@ -40,7 +40,7 @@ class Shards:
         if not path or not (self.folder / PREPARED).is_file():
             raise LabError(
                 f'config.data.path = "{path}" is no prepared directory (no {PREPARED}): make it, '
-                f"or finish it, by python -m transformer_lab.prepare --output={path or 'DIR'}"
+                f"or finish it, by python -m transformer_lab prepare --output={path or 'DIR'}"
             )
         self.about = read_json(self.folder / PREPARED)
         self.fields: tuple[str, ...] = tuple(self.about["fields"])

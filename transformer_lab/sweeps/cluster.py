@@ -39,7 +39,7 @@ def submit(
         executor.update_parameters(name="sweep", **values)
     except (RuntimeError, ValueError, TypeError, NameError) as error:
         raise LabError(f"--launcher={launcher}: {str(error).splitlines()[0]}") from error
-    command = [sys.executable, "-m", "transformer_lab.sweep", *arguments]
+    command = [sys.executable, "-m", "transformer_lab", "sweep", *arguments]
     commands = [[*command, f"--index={i}"] for i in indices]
     jobs, size = [], (parallel or 1) if launcher == "local" else len(commands)
     for start in range(0, len(commands), size):

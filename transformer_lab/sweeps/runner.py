@@ -40,7 +40,7 @@ TO_RESUME = {LOST, *(-number for number in NUMBERS), *(128 + number for number i
 
 def command(run: Run, directory: Path) -> list[str]:
     """What trains a run."""
-    module = [sys.executable, "-m", "transformer_lab.train"]
+    module = [sys.executable, "-m", "transformer_lab", "train"]
     return [*module, *run.arguments, f"--workdir={directory}"]
 
 

@@ -58,7 +58,7 @@ def open_source(init_from: str, step: int | None = None) -> Source:
         if saved.base:
             raise LabError(
                 f"--init_from={init_from}: it holds only what was adapted of a model; make one of "
-                f"it with python -m transformer_lab.merge --workdir={init_from} --target=DIR"
+                f"it with python -m transformer_lab merge --workdir={init_from} --target=DIR"
             )
         params = checkpoints.restore_params(saved.step)
     finally:

@@ -1,4 +1,6 @@
-"""Continues a prompt: `python -m transformer_lab.generate --workdir=runs/gpt --prompt="The jury"`.
+"""Continues a text.
+
+    transformer_lab generate --workdir=runs/gpt --prompt="The jury"
 
 Text appears as it is made. `--num_samples=3 --config.decode.temperature=0.8 --seed=1` and all else
 under `--config.decode` may be changed; `--prompts=FILE` continues every line, many at once, and
@@ -21,15 +23,15 @@ from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
 from transformer_lab.training.writers import log
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-flags.DEFINE_string("prompt", None, "The text to continue.")
-flags.DEFINE_string("prompts", "", "A file with a prompt a line.")
-flags.DEFINE_string("score", "", "A file with a text a line to score; - for standard input.")
-flags.DEFINE_integer("num_samples", 1, "Continuations of each prompt.", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
-flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
-flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
+    flags.DEFINE_string("prompt", None, "The text to continue.")
+    flags.DEFINE_string("prompts", "", "A file with a prompt a line.")
+    flags.DEFINE_string("score", "", "A file with a text a line to score; - for standard input.")
+    flags.DEFINE_integer("num_samples", 1, "Continuations of each prompt.", lower_bound=1)
+    flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0, upper_bound=2**32 - 1)
+    flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
 
 
 def main(_: list[str]) -> None:
@@ -140,7 +142,3 @@ def score(trainer, params, texts: list[str]) -> None:
             "bits_per_byte": nats / math.log(2) / size if size else None,
         }
         print(json.dumps(row, ensure_ascii=False), flush=True)
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

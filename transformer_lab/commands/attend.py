@@ -1,4 +1,6 @@
-"""Attention to look at: `python -m transformer_lab.attend --workdir=DIR --text=T --output=A.html`.
+"""Draws a model's attention, as a page without a server or as a picture.
+
+    transformer_lab attend --workdir=DIR --text=T --output=A.html
 
 The page needs neither server nor network. `--text_b` is an encoder's second text, or the target of
 an encoder-decoder, which else is its own translation; `--extend` lets a language model continue the
@@ -20,20 +22,20 @@ from transformer_lab.viewing import heads
 from transformer_lab.viewing.capture import Inputs, Map, Maps, capture
 from transformer_lab.viewing.page import page
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-flags.DEFINE_string("text", None, "What the model reads.")
-flags.DEFINE_string("text_b", None, "A second text, or the target of an encoder-decoder.")
-flags.DEFINE_string("image", None, "A file, for models that see.")
-flags.DEFINE_bool("extend", False, "Let a language model continue the text first.")
-flags.DEFINE_bool("words", False, "Join the pieces of a word.")
-flags.DEFINE_string("output", "", "The .html file to write.")
-flags.DEFINE_string("png", "", "The .png file to write.")
-flags.DEFINE_string("map", None, "Which attention --png draws; the first if none is named.")
-flags.DEFINE_integer("layer", None, "Of --png; all if none is named.", lower_bound=0)
-flags.DEFINE_integer("head", None, "Of --png; all if none is named.", lower_bound=0)
-flags.DEFINE_bool("heads", False, "Print what each head does.")
-flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
-flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
+    flags.DEFINE_string("text", None, "What the model reads.")
+    flags.DEFINE_string("text_b", None, "A second text, or the target of an encoder-decoder.")
+    flags.DEFINE_string("image", None, "A file, for models that see.")
+    flags.DEFINE_bool("extend", False, "Let a language model continue the text first.")
+    flags.DEFINE_bool("words", False, "Join the pieces of a word.")
+    flags.DEFINE_string("output", "", "The .html file to write.")
+    flags.DEFINE_string("png", "", "The .png file to write.")
+    flags.DEFINE_string("map", None, "Which attention --png draws; the first if none is named.")
+    flags.DEFINE_integer("layer", None, "Of --png; all if none is named.", lower_bound=0)
+    flags.DEFINE_integer("head", None, "Of --png; all if none is named.", lower_bound=0)
+    flags.DEFINE_bool("heads", False, "Print what each head does.")
 
 
 def main(_: list[str]) -> None:
@@ -71,7 +73,3 @@ def chosen(maps: Maps) -> Map:
         if value is not None and value >= number:
             raise LabError(f"--{flag}={value}: {name} has {flag}s 0 to {number - 1}")
     return maps[name]
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

@@ -1,4 +1,6 @@
-"""BPE step by step: `python -m transformer_lab.merges --merges=20 "low lower newest widest"`.
+"""Shows the merges of byte-pair encoding one by one.
+
+    transformer_lab merges --merges=20 "low lower newest widest"
 
 One line a merge: its number, the pair, how often it stands in the text, and some words after it.
 With --file=TEXT.txt the text is the file's, and words on the command line are those to show.
@@ -10,13 +12,9 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_lab import cli
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.text import plain_bpe
 from transformer_lab.text.tokenizer import clean
-
-flags.DEFINE_string("file", None, "A text file to learn from, in UTF-8.")
-flags.DEFINE_integer("merges", 20, "How many merges to learn at most.", lower_bound=1)
 
 SHOWN = 4  # words
 
@@ -26,6 +24,14 @@ def _read(file: Path) -> str:
         return check_file(file).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LabError(f"{file}: byte {error.start} is not UTF-8: save the file as UTF-8") from None
+
+
+WORDS = True  # arguments that are no flags
+
+
+def define() -> None:
+    flags.DEFINE_string("file", None, "A text file to learn from, in UTF-8.")
+    flags.DEFINE_integer("merges", 20, "How many merges to learn at most.", lower_bound=1)
 
 
 def main(arguments: list[str]) -> None:
@@ -42,7 +48,3 @@ def main(arguments: list[str]) -> None:
         shown = "   ".join(" ".join(map(plain_bpe.show, symbols)) for symbols in splits)
         left, right = map(plain_bpe.show, pair)
         print(f"{number:>5}  {f'{left} + {right}':<20} {count:>8}  {shown}")
-
-
-if __name__ == "__main__":
-    cli.main(main, words=True)

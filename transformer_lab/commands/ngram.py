@@ -1,7 +1,7 @@
-"""N-gram models, Shannon's starting point, on the data and tokens of a language model's config.
+"""Scores n-gram models on a language model's data and tokens.
 
-python -m transformer_lab.ngram --config=configs/gpt_brown.py
-python -m transformer_lab.ngram --config=configs/gpt_brown.py --prompt="The jury said" --seed=1
+    transformer_lab ngram --config=configs/gpt_brown.py
+    transformer_lab ngram --config=configs/gpt_brown.py --prompt="The jury said" --seed=1
 
 Interpolated Kneser-Ney of each order up to `--order`, scored on the same held-out documents with
 the same metrics as the model; with `--prompt` it continues a text instead.
@@ -20,11 +20,14 @@ from transformer_lab.text.ngram import NGram
 from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
 
-flags.DEFINE_integer("order", 5, "The longest n-gram.", lower_bound=1)
-flags.DEFINE_string("split", "test", "validation | test")
-flags.DEFINE_string("prompt", None, "A text to continue.")
-flags.DEFINE_integer("num_samples", 1, "Continuations of the prompt.", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0)
+
+def define() -> None:
+    cli.config_file()
+    flags.DEFINE_integer("order", 5, "The longest n-gram.", lower_bound=1)
+    flags.DEFINE_string("split", "test", "validation | test")
+    flags.DEFINE_string("prompt", None, "A text to continue.")
+    flags.DEFINE_integer("num_samples", 1, "Continuations of the prompt.", lower_bound=1)
+    flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0)
 
 
 def main(_: list[str]) -> None:
@@ -66,7 +69,3 @@ def _score(model: NGram, documents) -> tuple[float, int, float]:
         for d, i in some
     ]
     return -float(sum(log.sum() for log in logs)), tokens, float(np.mean(hits))
-
-
-if __name__ == "__main__":
-    cli.main(main, cli.config_file)

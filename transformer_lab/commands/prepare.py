@@ -1,7 +1,7 @@
 """Tokenises a config's data into shards that a run reads at random places, whatever their size.
 
-    python -m transformer_lab.prepare --config=configs/translate_en_fr.py --output=prepared/en_fr
-    python -m transformer_lab.prepare --config=FILE --output=DIR \\
+    transformer_lab prepare --config=configs/translate_en_fr.py --output=prepared/en_fr
+    transformer_lab prepare --config=FILE --output=DIR \\
         --config.data.source=files --config.data.path='raw/*.tsv' --workers=8
 
 The same command goes on where it was stopped. A run then reads the directory, with all other
@@ -22,11 +22,16 @@ from transformer_lab.training.writers import log
 
 TASKS = ("translation", "text_to_text", "language_modeling")
 
-flags.DEFINE_string("output", "", "The directory to make.")
-flags.DEFINE_integer("workers", 0, "Processes; 0: as many as there are processors.")
-flags.DEFINE_string("tokenizer", "", "A directory with the tokenizer to use, instead of training.")
-flags.DEFINE_float("sample", 20.0, "Millions of characters that the tokenizer is trained on.")
-flags.DEFINE_float("shard", 64.0, "Millions of bytes of raw files that make a shard.")
+
+def define() -> None:
+    cli.config_file()
+    flags.DEFINE_string("output", "", "The directory to make.")
+    flags.DEFINE_integer("workers", 0, "Processes; 0: as many as there are processors.")
+    flags.DEFINE_string(
+        "tokenizer", "", "A directory with the tokenizer to use, instead of training."
+    )
+    flags.DEFINE_float("sample", 20.0, "Millions of characters that the tokenizer is trained on.")
+    flags.DEFINE_float("shard", 64.0, "Millions of bytes of raw files that make a shard.")
 
 
 def main(_: list[str]) -> None:
@@ -53,7 +58,3 @@ def plan_of(resolved: Resolved, given: text.Tokenizer | None) -> Plan:
         workers=args.workers or len(os.sched_getaffinity(0)),
         shard=int(args.shard * 1e6),
     )
-
-
-if __name__ == "__main__":
-    cli.main(main, cli.config_file)

@@ -1,4 +1,6 @@
-"""Vectors of texts: `python -m transformer_lab.embed --source=hf:DIR < lines.txt > vectors.npy`.
+"""Writes vectors of texts.
+
+    transformer_lab embed --source=hf:DIR < lines.txt > vectors.npy
 
 A line gives a row of float32 [lines, width], by mean pooling and of length 1 unless `--pooling` or
 `--nonormalize` says otherwise. `--source=DIR` (or `--workdir=DIR`) takes a run trained here: any
@@ -16,22 +18,25 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_lab import cli, pretrained
+from transformer_lab.commands.import_hf import read_tokenizer
 from transformer_lab.errors import LabError
-from transformer_lab.import_hf import read_tokenizer
 from transformer_lab.ops.pooling import POOLINGS
 from transformer_lab.tasks import objective
 from transformer_lab.training import runs
 from transformer_lab.training.config import MeshConfig, default_config, resolve
 from transformer_lab.training.mesh import make_mesh, placer
 
-flags.DEFINE_string("source", "", "hf:DIR, or the directory of a run.", allow_override=True)
-flags.DEFINE_string("workdir", "", "The directory of a run.", allow_override=True)
-flags.DEFINE_string("target", "", "The .npy file to write.", allow_override=True)
-flags.DEFINE_enum("pooling", "mean", POOLINGS, "How a text's states become one vector.")
-flags.DEFINE_bool("normalize", True, "To length 1.")
-flags.DEFINE_string("word", "", "A word of every line, whose vectors there are wanted.")
-flags.DEFINE_string("picture", "", "The .png file to draw the word's vectors into.")
 GROUP = 4096  # lines that are in memory as tokens at once
+
+
+def define() -> None:
+    flags.DEFINE_string("source", "", "hf:DIR, or the directory of a run.")
+    flags.DEFINE_string("workdir", "", "The directory of a run.")
+    flags.DEFINE_string("target", "", "The .npy file to write.")
+    flags.DEFINE_enum("pooling", "mean", POOLINGS, "How a text's states become one vector.")
+    flags.DEFINE_bool("normalize", True, "To length 1.")
+    flags.DEFINE_string("word", "", "A word of every line, whose vectors there are wanted.")
+    flags.DEFINE_string("picture", "", "The .png file to draw the word's vectors into.")
 
 
 def main(_: list[str]) -> None:
@@ -108,7 +113,3 @@ def from_run(directory: str):
     trainer, params = runs.open_run(config, path)
     task = embedding_task(trainer.task.model_config, trainer.task.assets())
     return task, params, trainer.place
-
-
-if __name__ == "__main__":
-    cli.main(main)

@@ -1,4 +1,6 @@
-"""Makes an adapted run plain: `python -m transformer_lab.merge --workdir=RUN --target=DIR`.
+"""Makes a plain run of an adapted one.
+
+    transformer_lab merge --workdir=RUN --target=DIR
 
 The new run holds the whole model at step 0, with its settings and tokenizer: the other commands
 open it, and --init_from starts from it. `export_hf --peft` writes the adapter alone.
@@ -20,12 +22,10 @@ from transformer_lab.training.config import AdaptConfig, OptimizerConfig, resolv
 from transformer_lab.training.loop import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
-flags.DEFINE_string("workdir", "", "Directory of the adapted run.", allow_override=True)
-flags.DEFINE_string("target", "", "Directory of the new run.", allow_override=True)
-flags.DEFINE_string(
-    "init_from", "", "Where the run's base lies now, if it was moved.", allow_override=True
-)
-flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
+    flags.DEFINE_string("target", "", "Directory of the new run.")
 
 
 def main(_: list[str]) -> None:
@@ -54,7 +54,3 @@ def write_run(config: ConfigDict, opened: Trainer, params: Any, target: Path) ->
         checkpoints.close()
     write_atomically(target / runs.CONFIG, json.dumps(stored, indent=1).encode())
     log(f"{target} holds the whole model as a run")
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

@@ -1,4 +1,6 @@
-"""What a trained model says: `python -m transformer_lab.predict --workdir=runs/sent "A text."`.
+"""Says what a trained model makes of texts or images: classes, tags, answers.
+
+    transformer_lab predict --workdir=runs/sent "A text."
 
 Classes with probabilities, tags of words, or an answer ("question<tab>context"), as the run was
 trained for; of each line of standard input if no text is given. A run on images takes their files
@@ -14,11 +16,15 @@ from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
-flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
-flags.DEFINE_bool("json", False, "Write a JSON object a text.")
 GROUP = 256  # lines that are read before they are answered
+
+
+WORDS = True  # arguments that are no flags
+
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
+    flags.DEFINE_bool("json", False, "Write a JSON object a text.")
 
 
 def main(texts: list[str]) -> None:
@@ -47,7 +53,3 @@ def show(row: dict) -> str:
     if "fills" in row:
         return "\t".join(f"{text} {chance:.4f}" for text, chance in row["fills"])
     return str(row.get("answer", row.get("value")))
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

@@ -1,4 +1,6 @@
-"""Vanishing and exploding gradients: `python -m transformer_lab.gradients --png=gradients.png`.
+"""Draws how gradients vanish or explode through time.
+
+    transformer_lab gradients --png=gradients.png
 
 The gradient of the last output that reaches each input, over that of the last input, before any
 training: Elman nets of three gains, LSTMs of three forget biases, causal attention.
@@ -8,11 +10,12 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from transformer_lab import cli
 from transformer_lab.layers import gradient_flow
 
-flags.DEFINE_integer("length", 100, "Time steps.", lower_bound=2)
-flags.DEFINE_string("png", "", "The .png file to write.")
+
+def define() -> None:
+    flags.DEFINE_integer("length", 100, "Time steps.", lower_bound=2)
+    flags.DEFINE_string("png", "", "The .png file to write.")
 
 
 def main(_: list[str]) -> None:
@@ -37,7 +40,3 @@ def draw(found: dict, path: str) -> None:
         ax.plot(norms[::-1], label=name)
     ax.legend(fontsize=8)
     figure.savefig(path, dpi=150)
-
-
-if __name__ == "__main__":
-    cli.main(main)

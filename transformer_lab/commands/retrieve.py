@@ -1,6 +1,6 @@
-"""Finds the images of a folder that fit a text best:
+"""Finds the images of a folder that fit a text best.
 
-    python -m transformer_lab.retrieve --workdir=runs/clip --images=DIR --query="a smiling face"
+    transformer_lab retrieve --workdir=runs/clip --images=DIR --query="a smiling face"
 
 A list, best first, of cosine and file, and a contact sheet of them in `--target` (retrieved.png).
 Files that are no whole images are named and left out.
@@ -16,22 +16,23 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from transformer_lab import cli
+from transformer_lab.commands.zero_shot import open_towers
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.data.user_files import visible
 from transformer_lab.errors import LabError
-from transformer_lab.training import runs
 from transformer_lab.training.writers import log
-from transformer_lab.zero_shot import open_towers
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
-flags.DEFINE_string("images", "", "A folder of images; those in its folders count too.")
-flags.DEFINE_string("query", "", "What the images should show.")
-flags.DEFINE_string("target", "retrieved.png", "The contact sheet to write.", allow_override=True)
-flags.DEFINE_integer("count", 16, "How many images to show.", lower_bound=1)
-flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
 KINDS = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 GROUP = 1024  # images that are in memory at once
 CELL = 96  # pixels of an image on the sheet
+
+
+def define() -> None:
+    cli.run_flags("average")
+    flags.DEFINE_string("images", "", "A folder of images; those in its folders count too.")
+    flags.DEFINE_string("query", "", "What the images should show.")
+    flags.DEFINE_string("target", "retrieved.png", "The contact sheet to write.")
+    flags.DEFINE_integer("count", 16, "How many images to show.", lower_bound=1)
 
 
 def main(_: list[str]) -> None:
@@ -79,7 +80,3 @@ def contact_sheet(files: list[Path]) -> UInt8[np.ndarray, "h w 3"]:
     for i, file in enumerate(files):
         sheet[i // columns, :, i % columns] = read_image(file, size=(CELL, CELL))
     return sheet.reshape(rows * CELL, columns * CELL, 3)
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

@@ -1,4 +1,6 @@
-"""Translates: `python -m transformer_lab.translate --workdir=runs/en_fr "A sentence."`.
+"""Translates sentences, or the lines of standard input.
+
+    transformer_lab translate --workdir=runs/en_fr "A sentence."
 
 Without a sentence it reads lines on standard input and writes one line for each, in order, as soon
 as they come; with `--config.decode.n_best=3` three lines, best first.
@@ -15,9 +17,11 @@ from transformer_lab import cli
 from transformer_lab.training import runs
 from transformer_lab.training.writers import log
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
-flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
+WORDS = True  # arguments that are no flags
+
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
 
 
 def main(sentences: list[str]) -> None:
@@ -69,7 +73,3 @@ def available(lines: Iterable[str], most: int) -> Iterator[list[str]]:
         if ended:
             return
         group.append(line)
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

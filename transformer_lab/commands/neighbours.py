@@ -1,7 +1,7 @@
-"""Words near a word or a sum of words, by the vectors of a run of word_vectors.
+"""Finds words near a word or a sum of words, by trained word vectors.
 
-    python -m transformer_lab.neighbours --workdir=runs/words money
-    python -m transformer_lab.neighbours --workdir=runs/words "king - man + woman"
+    transformer_lab neighbours --workdir=runs/words money
+    transformer_lab neighbours --workdir=runs/words "king - man + woman"
 
 A line an answer: the word and its cosine.
 """
@@ -14,8 +14,12 @@ from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-flags.DEFINE_integer("count", 10, "How many words.", lower_bound=1)
+WORDS = True  # arguments that are no flags
+
+
+def define() -> None:
+    cli.run_flags()
+    flags.DEFINE_integer("count", 10, "How many words.", lower_bound=1)
 
 
 def main(queries: list[str]) -> None:
@@ -29,7 +33,3 @@ def main(queries: list[str]) -> None:
     for query in queries:
         for word, cosine in trainer.task.nearest(params, query, flags.FLAGS.count):
             print(f"{word}\t{cosine:.4f}")
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

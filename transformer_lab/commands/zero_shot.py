@@ -1,6 +1,6 @@
-"""Names images that no example was given for:
+"""Names images by texts, without an example of any class.
 
-    python -m transformer_lab.zero_shot --workdir=runs/clip --labels="a cat,a dog,a tree" image.png
+    transformer_lab zero_shot --workdir=runs/clip --labels="a cat,a dog,a tree" image.png
 
 A line an image: its label, the probability, and those of all labels. Each label stands in every
 template, `--templates="{}|a photo of {}"`, and is the mean of them (Radford 2021, section 3.1.4).
@@ -14,11 +14,16 @@ from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 
-flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
-flags.DEFINE_list("labels", [], "The names to choose from.")
-flags.DEFINE_string("templates", "{}|a picture of {}", "Texts with {} in a label's place, by |.")
-flags.DEFINE_integer("average", 0, "How many checkpoints to average.", allow_override=True)
-flags.DEFINE_bool("json", False, "Write a JSON object an image.", allow_override=True)
+WORDS = True  # arguments that are no flags
+
+
+def define() -> None:
+    cli.run_flags("average")
+    flags.DEFINE_list("labels", [], "The names to choose from.")
+    flags.DEFINE_string(
+        "templates", "{}|a picture of {}", "Texts with {} in a label's place, by |."
+    )
+    flags.DEFINE_bool("json", False, "Write a JSON object an image.")
 
 
 def main(paths: list[str]) -> None:
@@ -51,7 +56,3 @@ def open_towers(average: int = 0):
             f"a run of {config.model.kind} has no two towers: train configs/clip_emoji.py"
         )
     return runs.open_run(config, cli.get_workdir(), average)
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config), words=True)

@@ -1,4 +1,6 @@
-"""Tables and curves of a sweep: `python -m transformer_lab.report --workdir=runs/dropout`.
+"""Makes tables and curves of a sweep.
+
+    transformer_lab report --workdir=runs/dropout
 
 Writes report.md, .csv, .tex and .html, curves.png and .svg, and the experiment's own plot. With
 `--compare=DIR` also the difference to the sweep in another directory, with its standard error.
@@ -10,8 +12,10 @@ from absl import flags
 
 from transformer_lab import cli
 
-flags.DEFINE_string("workdir", "", "Directory of the sweep.")
-flags.DEFINE_string("compare", "", "Directory of another sweep with rows of the same names.")
+
+def define() -> None:
+    flags.DEFINE_string("workdir", "", "Directory of the sweep.")
+    flags.DEFINE_string("compare", "", "Directory of another sweep with rows of the same names.")
 
 
 def main(_: list[str]) -> None:
@@ -19,7 +23,3 @@ def main(_: list[str]) -> None:
 
     compare = flags.FLAGS.compare
     print(write_report(cli.get_workdir(), Path(compare) if compare else None))
-
-
-if __name__ == "__main__":
-    cli.main(main)

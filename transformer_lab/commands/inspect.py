@@ -1,4 +1,6 @@
-"""Tables about models, by shapes alone: `python -m transformer_lab.inspect --table=decoders`.
+"""Says what models cost: tables of published sizes, or a config's compiled step.
+
+    transformer_lab inspect --table=decoders
 
 Tables: encoder_decoders, decoders, encoders and vision (published sizes beside the papers'
 figures, what training costs a token and what a decoding cache holds of one) and positions (what
@@ -38,16 +40,21 @@ ADAPTER_WIDTH = 48
 LINEAR = 1e-4  # an effect of a shift that is left over below this is rounding
 Row = dict[str, str]
 
-flags.DEFINE_string("table", "encoder_decoders", f"One of: {', '.join(TABLES)}.")
-flags.DEFINE_integer("devices", None, "How many devices train; adds the days that it takes.")
-flags.DEFINE_float("peak_tflops", None, "Of one device, in 10^12 FLOP/s.")
-flags.DEFINE_float("utilisation", 0.4, "Share of the peak that the model's own FLOPs make.")
-flags.DEFINE_float("tokens", None, "To train on; without it what the paper trained on.")
-flags.DEFINE_boolean("compile", False, "Compiles the config's train step; allocates nothing.")
-flags.DEFINE_string("topology", "cpu:8", "Of --compile: v5e:8x8, 2*v5e:8x8 (slices), cpu:8.")
-flags.DEFINE_string("chip", "", "Of --compile: whose rates are taken on simulated devices: H100.")
-flags.DEFINE_boolean("json", False, "Of --compile: one line of JSON.")
-flags.DEFINE_string("init_from", "", "Of --table=adapting: a run, or hf:DIR.", allow_override=True)
+
+def define() -> None:
+    cli.config_file()
+    flags.DEFINE_string("table", "encoder_decoders", f"One of: {', '.join(TABLES)}.")
+    flags.DEFINE_integer("devices", None, "How many devices train; adds the days that it takes.")
+    flags.DEFINE_float("peak_tflops", None, "Of one device, in 10^12 FLOP/s.")
+    flags.DEFINE_float("utilisation", 0.4, "Share of the peak that the model's own FLOPs make.")
+    flags.DEFINE_float("tokens", None, "To train on; without it what the paper trained on.")
+    flags.DEFINE_boolean("compile", False, "Compiles the config's train step; allocates nothing.")
+    flags.DEFINE_string("topology", "cpu:8", "Of --compile: v5e:8x8, 2*v5e:8x8 (slices), cpu:8.")
+    flags.DEFINE_string(
+        "chip", "", "Of --compile: whose rates are taken on simulated devices: H100."
+    )
+    flags.DEFINE_boolean("json", False, "Of --compile: one line of JSON.")
+    flags.DEFINE_string("init_from", "", "Of --table=adapting: a run, or hf:DIR.")
 
 
 def main(_: list[str]) -> None:
@@ -213,7 +220,3 @@ def _bytes(tree: Any) -> int:
 
 def _number(value: int | float | None, form: str, unit: str = "") -> str:
     return "-" if value is None else f"{value:{form}}{unit}"
-
-
-if __name__ == "__main__":
-    cli.main(main, cli.config_file)

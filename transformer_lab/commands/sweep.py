@@ -1,5 +1,8 @@
-"""Trains the runs of an experiment: `python -m transformer_lab.sweep
---experiment=experiments/dropout.py --workdir=runs/dropout`, then writes their report.
+"""Trains the runs of an experiment.
+
+    transformer_lab sweep --experiment=experiments/dropout.py --workdir=runs/dropout
+
+Then writes their report.
 
 The same command goes on where it was stopped: finished runs are skipped, stopped ones resumed,
 failed ones tried again. `--launcher=slurm` makes an array job of it.
@@ -18,21 +21,25 @@ from transformer_lab.sweeps.states import FINISHED, state_of
 from transformer_lab.training.peers import LOST
 from transformer_lab.training.writers import log, make_workdir
 
-flags.DEFINE_string("experiment", "", "The experiment's file.")
-flags.DEFINE_string("workdir", "", "Directory of the sweep; each run has one in it.")
-flags.DEFINE_enum("scale", "cpu", ["cpu", "paper"], "Small enough for a CPU, or as published.")
-flags.DEFINE_string("init_from", "", "What the runs start from: a run or hf:DIR.")
-flags.DEFINE_integer(
-    "parallel",
-    None,
-    "Runs at a time, each on its own cores; if unset one, and of an array job all.",
-    lower_bound=1,
-)
-flags.DEFINE_string("only", "", "Regular expression on the names of the runs to train.")
-flags.DEFINE_bool("dry_run", False, "List the runs and their commands, train none.")
-flags.DEFINE_enum("launcher", "", ["", "local", "slurm"], "Submit with submitit.")
-flags.DEFINE_multi_string("job", [], "KEY=VALUE for submitit, such as timeout_min=60.")
-flags.DEFINE_integer("index", None, "Train the run of this number alone, from 0.", lower_bound=0)
+
+def define() -> None:
+    flags.DEFINE_string("experiment", "", "The experiment's file.")
+    flags.DEFINE_string("workdir", "", "Directory of the sweep; each run has one in it.")
+    flags.DEFINE_enum("scale", "cpu", ["cpu", "paper"], "Small enough for a CPU, or as published.")
+    flags.DEFINE_string("init_from", "", "What the runs start from: a run or hf:DIR.")
+    flags.DEFINE_integer(
+        "parallel",
+        None,
+        "Runs at a time, each on its own cores; if unset one, and of an array job all.",
+        lower_bound=1,
+    )
+    flags.DEFINE_string("only", "", "Regular expression on the names of the runs to train.")
+    flags.DEFINE_bool("dry_run", False, "List the runs and their commands, train none.")
+    flags.DEFINE_enum("launcher", "", ["", "local", "slurm"], "Submit with submitit.")
+    flags.DEFINE_multi_string("job", [], "KEY=VALUE for submitit, such as timeout_min=60.")
+    flags.DEFINE_integer(
+        "index", None, "Train the run of this number alone, from 0.", lower_bound=0
+    )
 
 
 def main(_: list[str]) -> int:
@@ -91,9 +98,5 @@ def _submit(runs: list[experiment.Run], workdir: Path) -> int:
     parameters = {key: value for key, _, value in (text.partition("=") for text in args.job)}
     jobs = cluster.submit(args.launcher, workdir, arguments, indices, args.parallel, parameters)
     log(f"jobs: {', '.join(jobs) or 'none'}")
-    log(f"then the tables: python -m transformer_lab.report --workdir={workdir}")
+    log(f"then the tables: transformer_lab report --workdir={workdir}")
     return 0
-
-
-if __name__ == "__main__":
-    cli.main(main)

@@ -1,4 +1,6 @@
-"""Reads a Hugging Face directory: `python -m transformer_lab.import_hf --source=DIR`.
+"""Reads a Hugging Face directory.
+
+    transformer_lab import_hf --source=DIR
 
 `--check=DIR/expected.npz` compares the model with the reference implementation's outputs, and the
 command exits with 1 if one of them differs by more than `--tolerance`. `--workdir=DIR` leaves a run
@@ -13,7 +15,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict
 
-from transformer_lab import cli, pretrained, text
+from transformer_lab import pretrained, text
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.check import check, table
@@ -51,10 +53,14 @@ TASKS = {  # of a run, by the model's kind or its head
 }
 PICTURES = ("two_towers", "vision")  # kinds of models that see
 
-flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
-flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
-flags.DEFINE_float("tolerance", 1e-4, "Greatest absolute difference that passes.", lower_bound=0.0)
-flags.DEFINE_string("workdir", "", "Where to leave a run with the imported model.")
+
+def define() -> None:
+    flags.DEFINE_string("source", "", "Directory with config.json and safetensors weights.")
+    flags.DEFINE_string("check", "", "An .npz file with the reference's inputs and outputs.")
+    flags.DEFINE_float(
+        "tolerance", 1e-4, "Greatest absolute difference that passes.", lower_bound=0.0
+    )
+    flags.DEFINE_string("workdir", "", "Where to leave a run with the imported model.")
 
 
 def main(_: list[str]) -> int:
@@ -215,7 +221,3 @@ def run_config(model: Pretrained, tokenizer: Tokenizer | None) -> ConfigDict:
     if tokenizer is not None:
         config.tokenizer.update(asdict(tokenizer.config))
     return config
-
-
-if __name__ == "__main__":
-    cli.main(main)

@@ -1,6 +1,6 @@
-"""What a classifier must beat, on the data of its config and the very same splits.
+"""Scores what a text classifier must beat, on the same splits as its config.
 
-    python -m transformer_lab.baseline --config=configs/finetune_sentiment.py
+    transformer_lab baseline --config=configs/finetune_sentiment.py
 
 The most frequent class, and logistic regression on TF-IDF of words and pairs of words, whose C is
 chosen on validation.
@@ -19,6 +19,10 @@ from transformer_lab.tasks.classification import check_positive
 from transformer_lab.training.config import Resolved, resolve
 
 SCORES = ("accuracy", "f1", "matthews")
+
+
+def define() -> None:
+    cli.config_file()
 
 
 def main(_: list[str]) -> None:
@@ -56,7 +60,3 @@ def columns(rows: list[labelled.LabelledRow]) -> tfidf.Rows:
         if not (isinstance(row, labelled.Example) and isinstance(row.label, str)):
             raise LabError("the baseline needs texts with a class each: see config.data.source")
     return [f"{r.text}\n{r.pair}" if r.pair else r.text for r in rows], [r.label for r in rows]
-
-
-if __name__ == "__main__":
-    cli.main(main, cli.config_file)

@@ -1,4 +1,6 @@
-"""Scores a trained run: `python -m transformer_lab.evaluate --workdir=runs/en_fr`.
+"""Scores a trained run.
+
+    transformer_lab evaluate --workdir=runs/en_fr
 
 Ends with one JSON line on standard output; its "loss" is in nats a token, without label smoothing.
 `--config.decode.beam_size=4` and any other key may be changed; `--average=5` takes the mean of the
@@ -15,10 +17,11 @@ from transformer_lab.training import runs
 from transformer_lab.training.loop import final_scores
 
 SPLITS = ("train", "validation", "test")
-flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-flags.DEFINE_string("split", "test", "train | validation | test.")
-flags.DEFINE_integer("average", 0, "How many checkpoints to average; 0: as the config says.")
-flags.DEFINE_string("init_from", "", "Where an adapted run's base lies now, if it was moved.")
+
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
+    flags.DEFINE_string("split", "test", "train | validation | test.")
 
 
 def main(_: list[str]) -> None:
@@ -31,7 +34,3 @@ def main(_: list[str]) -> None:
     values, scores = final_scores(trainer, params, args.split)
     runs.write_files(scores, cli.get_workdir())
     print(json.dumps({**values, **scores.notes}))
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))

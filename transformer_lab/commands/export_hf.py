@@ -1,4 +1,6 @@
-"""Writes a run for Hugging Face: `python -m transformer_lab.export_hf --workdir=RUN --target=DIR`.
+"""Writes a run for Hugging Face.
+
+    transformer_lab export_hf --workdir=RUN --target=DIR
 
 A run that their architecture cannot hold is refused with the first setting that has no place there.
 A decoder becomes the first of their families that can hold it, or that of `--model_type=llama`.
@@ -37,22 +39,12 @@ from transformer_lab.training.writers import log
 __all__ = ["export", "export_run", "main"]
 NO_IDS = SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)
 
-# Overridable: one process may import several commands, and they share these names.
-flags.DEFINE_string("workdir", "", "Directory of the trained run.", allow_override=True)
-flags.DEFINE_string(
-    "target", "", "Directory to write: a new one, or without a model.", allow_override=True
-)
-flags.DEFINE_string(
-    "init_from", "", "Where an adapted run's base lies now, if it was moved.", allow_override=True
-)
-flags.DEFINE_bool("peft", False, "Write the LoRA adapter alone, as their peft does.")
-flags.DEFINE_string("model_type", "", "Hugging Face's family; empty: the first that fits.")
-flags.DEFINE_integer(
-    "average",
-    0,
-    "How many checkpoints to average; 0: as the config says.",
-    allow_override=True,
-)
+
+def define() -> None:
+    cli.run_flags("average", "init_from")
+    flags.DEFINE_string("target", "", "Directory to write: a new one, or without a model.")
+    flags.DEFINE_bool("peft", False, "Write the LoRA adapter alone, as their peft does.")
+    flags.DEFINE_string("model_type", "", "Hugging Face's family; empty: the first that fits.")
 
 
 def main(_: list[str]) -> None:
@@ -161,7 +153,3 @@ def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
         else:
             return name
     raise LabError("; ".join(reasons))
-
-
-if __name__ == "__main__":
-    cli.main(main, lambda: cli.workdir_config(runs.stored_config))
