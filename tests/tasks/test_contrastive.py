@@ -308,3 +308,15 @@ def test_zero_shot_and_retrieve_read_a_run(folder, trained, tmp_path):
     near = [float(line.split("\t")[0]) for line in out.splitlines()]
     assert len(near) == 5 and near == sorted(near, reverse=True)
     assert "broken.png" in err and target.read_bytes()[1:4] == b"PNG"
+
+
+def test_captions_that_are_cut_are_counted(folder):
+    task = make_trainer(towers_config(folder), 1).task
+    texts = [task.tokenizer.encode(text) for text in task._train_texts()]
+    for room in (1, max(map(len, texts))):
+        task.length = room + 2
+        cut = sum(len(ids) > room for ids in texts)
+        assert task.report()[1].endswith(
+            f"to which {cut} of {len(texts):,} of the training set are cut"
+        )
+    assert cut == 0

@@ -237,3 +237,15 @@ def test_an_impossible_setting_or_model_is_named():
         trainer_of(task__mean=(0.5,))
     with pytest.raises(LabError, match='model.kind = "encoder" does not go with this task'):
         ImageClassification("encoder", None, {"task": None, "data": ImageConfig()})
+
+
+def test_a_split_without_images_has_no_scores(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8), 3).save(tmp_path / name / "0.png")
+    own = {"data__source": "folders", "data__path": str(tmp_path), "data__channels": 1}
+    trainer = trainer_of(batch__rows=2, **own)
+    assert len(trainer.task.data.test) == 0
+    params = trainer.init().params
+    assert trainer.task.score(params, "test", trainer.place, True).values == {}
+    assert trainer.evaluate(params, "test") == {}

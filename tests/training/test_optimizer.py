@@ -117,3 +117,13 @@ def test_every_optimizer_lowers_a_quadratic(name):
         updates, state = optimizer.update(params, state, params)
         params = {"up": {"kernel": params["up"]["kernel"] + updates["up"]["kernel"]}}
     assert float(jnp.abs(params["up"]["kernel"]).max()) < 1.2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("learning_rate", float("nan")), ("learning_rate", float("inf")), ("b1", 1.5), ("b2", 1.0),
+     ("b1", -0.1), ("epsilon", -1.0), ("weight_decay", float("nan"))],
+)  # fmt: skip
+def test_numbers_that_no_optimizer_can_use_are_refused(field, value):
+    with pytest.raises(LabError, match=f"^optimizer.{field} = {value} "):
+        OptimizerConfig(**{field: value})

@@ -241,9 +241,12 @@ class Contrastive(Naming):
 
     def report(self) -> list[str]:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
+        lengths = [len(ids) for ids in self.tokenizer.encode_batch(list(self._train_texts()))]
+        cut = sum(length > self.length - 2 for length in lengths)
         return [
             f"concepts: {counts}; licence: {self.data.licence}",
-            f"vocabulary: {self.tokenizer.vocab_size:,} pieces; texts of {self.length} tokens",
+            f"vocabulary: {self.tokenizer.vocab_size:,} pieces; texts of {self.length} tokens, to "
+            f"which {cut:,} of {len(lengths):,} of the training set are cut",
         ]
 
 

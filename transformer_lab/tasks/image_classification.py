@@ -222,6 +222,8 @@ class ImageClassification:
         """Of a finished transformer also each layer's attention distance, on a split's first batch,
         in patches, the mean over heads and images (Dosovitskiy 2021, figure 7, right)."""
         values = {"num_examples": float(len(self.split(split)))}
+        if not values["num_examples"]:
+            return Scores({}, [], {})
         if final and hasattr(self.model_config, "grid"):
             batch = next(self.eval_batches(split))
             for i, sums in enumerate(self._distances(params, place(batch))):

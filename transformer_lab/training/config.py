@@ -6,6 +6,7 @@ what they refuse, before anything is compiled or written.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -59,9 +60,13 @@ class OptimizerConfig:
     layer_decay: float = 1.0  # of the rate, for each layer further down (Howard 2018, 3.2)
 
     def __post_init__(self):
-        for name in ("learning_rate", "warmup_steps", "end_factor", "weight_decay", "clip_norm"):
-            if getattr(self, name) < 0:
-                raise LabError(f"optimizer.{name} = {getattr(self, name)} must not be negative")
+        positive = ("learning_rate", "warmup_steps", "end_factor", "weight_decay", "clip_norm")
+        for name in (*positive, "epsilon", "b1", "b2"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise LabError(f"optimizer.{name} = {value} must be finite and not negative")
+            if name in ("b1", "b2") and value >= 1:
+                raise LabError(f"optimizer.{name} = {value} is not in [0, 1)")
         if not 0 < self.layer_decay <= 1:
             raise LabError(f"optimizer.layer_decay = {self.layer_decay} is not in (0, 1]")
 

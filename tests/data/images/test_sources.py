@@ -146,7 +146,7 @@ def test_folders_are_classes_and_numbers_come_by_value(tmp_path):
         for row in getattr(splits, split):
             assert row["image"].shape == (3, 4, 3)
             assert row["image"][0, 0, 0] == int(splits.labels[row["label"]])
-    (tmp_path / "9" / "deeper" / "4.png").write_bytes(b"")
+    (tmp_path / "9" / "deeper" / "4.png").write_bytes(encoded(np.full((3, 4), 9, np.uint8)))
     again = load_images(config)
     assert again.content != splits.content and len(again.train) == 5
 
@@ -306,3 +306,26 @@ def test_idx_headers_are_believed_only_as_far_as_the_file_goes(tmp_path):
     file.write_bytes(gzip.compress(b"\0\0\x08\1\0\0\0\1" + bytes(50_000_000)))
     with pytest.raises(LabError, match=r"x is damaged: more bytes do not make \(1,\)"):
         idx.read_array(file)
+
+
+def test_a_damaged_image_is_found_before_training_or_counted_and_left_out(tmp_path):
+    for label in NAMES:
+        (tmp_path / label).mkdir()
+        for i in range(5):
+            Image.new("L", (2, 2), i).save(tmp_path / label / f"{i}.png")
+    whole = (tmp_path / "yes" / "3.png").read_bytes()
+    (tmp_path / "yes" / "3.png").write_bytes(whole[: len(whole) // 2])
+    config = {"source": "folders", "path": str(tmp_path), "channels": 1}
+    with pytest.raises(LabError, match="yes/3.png cannot be read .* config.data.skip_damaged"):
+        load_images(ImageConfig(**config))
+    splits = load_images(
+        ImageConfig(**config, skip_damaged=True, validation_share=0.0, test_share=0.0)
+    )
+    assert splits.report == {"read": 10, "damaged": 1, "train": 9, "validation": 0, "test": 0}
+    assert rows(splits.train) == [(i, 0) for i in range(5)] + [(i, 1) for i in (0, 1, 2, 4)]
+
+
+def test_floats_are_not_taken_for_bytes():
+    form = Normalisation((0.5,), (0.25,))
+    with pytest.raises(LabError, match="float32 are not the bytes"):
+        form(np.zeros((1, 2, 2, 1), np.float32))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_lab.data.images.sources import Images
+from transformer_lab.errors import LabError
 
 _SAMPLE = 10_000  # images that the moments are taken from, evenly spaced
 
@@ -17,6 +18,8 @@ class Normalisation(NamedTuple):
 
     def __call__(self, images: Any) -> Any:
         """uint8 [..., h, w, c] of NumPy or JAX -> float32 of mean 0 and deviation 1 by channel."""
+        if images.dtype != np.uint8:
+            raise LabError(f"images of {images.dtype} are not the bytes that are normalised: uint8")
         scale = np.asarray([255 * std for std in self.std], np.float32)
         shift = np.asarray(self.mean, np.float32) / np.asarray(self.std, np.float32)
         return images.astype(np.float32) / scale - shift

@@ -55,6 +55,8 @@ def from_array(
     array: UInt8[np.ndarray, "rows columns *c"], channels: int, size: Size = ()
 ) -> UInt8[np.ndarray, "h w {channels}"]:
     """The same of pixels that a set holds as they are: grey [h, w] or [h, w, 1], or RGB."""
+    if array.dtype != np.uint8:  # a cast would make fractions black
+        raise LabError(f"an image of the set has pixels of {array.dtype}: it needs bytes, uint8")
     if array.ndim == 2:
         array = array[..., None]
     if array.shape[2] == channels and size in ((), array.shape[:2]):

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from jaxtyping import Int
 
 from transformer_lab.data.fetch import fetch
 from transformer_lab.data.images import digits, files, idx, prepared, reading
-from transformer_lab.data.images.rows import Found
+from transformer_lab.data.images.rows import Found, Part
 from transformer_lab.data.splits import check_shares
 from transformer_lab.data.user_files import SPLITS
 from transformer_lab.errors import LabError, nearest
@@ -34,6 +35,7 @@ class ImageConfig:
     split_seed: int = 0
     share: float = 1.0  # of each class's training images that are used; held-out ones stay
     share_seed: int = 0  # which of them; a larger share only adds some
+    skip_damaged: bool = False  # whether files that are no whole image are left out and counted
 
     def __post_init__(self):
         if self.source not in _SOURCES:
@@ -114,6 +116,10 @@ def load_images(config: ImageConfig) -> ImageSplits:
     """The images of a config, fetched at first use; the same for every run with that config."""
     found = _SOURCES[config.source](config)
     report = {"read": sum(len(part.items) for part in found.parts.values())}
+    whole = {split: _whole(part, config) for split, part in found.parts.items()}
+    if damaged := report["read"] - sum(len(part.items) for part in whole.values()):
+        report["damaged"] = damaged
+    found = found._replace(parts=whole)
     numbers = _split(found, config)
     if config.share < 1:
         count = len(numbers["train"])
@@ -135,6 +141,30 @@ def load_images(config: ImageConfig) -> ImageSplits:
         digest.update(numbers[split].astype("<i8").tobytes() + split.encode())
     return ImageSplits(**splits, labels=found.names, report=report, licence=found.licence,
                        content=digest.hexdigest())  # fmt: skip
+
+
+def _whole(part: Part, config: ImageConfig) -> Part:
+    """The part without files that are damaged; LabError that names the first unless asked to skip.
+
+    Each file is decoded once for this, so that none is found in the midst of a run.
+    """
+    if not (isinstance(part.items, list) and all(isinstance(item, Path) for item in part.items)):
+        return part
+
+    def good(file: Path) -> bool:
+        try:
+            reading.read_image(file, config.channels or 3, config.size, config.background)
+        except LabError as error:
+            if config.skip_damaged:
+                return False
+            raise LabError(f"{error}, or set config.data.skip_damaged = True") from error
+        return True
+
+    with ThreadPoolExecutor() as pool:
+        kept = np.flatnonzero(list(pool.map(good, part.items)))
+    if len(kept) == len(part.items):
+        return part
+    return Part([part.items[i] for i in kept], part.labels[kept], part.content)
 
 
 def _split(found: Found, config: ImageConfig) -> dict[str, np.ndarray]:
