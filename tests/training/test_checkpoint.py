@@ -64,6 +64,19 @@ def test_all_that_was_saved_comes_back_bit_for_bit(checkpoints):
     assert saved.assets == {"vocabulary": b"\0x"}
 
 
+@pytest.mark.parametrize("name", ["[a]", "a\\b", "*", "a b%20#:=", "a\nb", "x" * 200])
+def test_a_directory_may_have_any_name(name, tmp_path):
+    (tmp_path / "a").mkdir()  # what the first name is a pattern of
+    made = Checkpoints(tmp_path / name, 3)
+    save(made, 7)
+    jax.tree.map(np.testing.assert_array_equal, made.restore_params(7), make_state(7).params)
+    jax.tree.map(
+        np.testing.assert_array_equal, made.restore(7, abstract(make_state())), make_state(7)
+    )
+    made.close()
+    assert not list((tmp_path / "a").iterdir())
+
+
 def test_the_newest_are_kept_and_parameters_average(checkpoints):
     save(checkpoints, 1, 2, 3, 4)
     assert checkpoints.good_steps() == [2, 3, 4]

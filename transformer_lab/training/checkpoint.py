@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
         self._verified: dict[int, bool] = {}
         self._saves = 0
+        self._link = _link(self.root)
 
     def save(
         self,
@@ -78,7 +80,7 @@ class Checkpoints:
             if jax.process_index() == 0:
                 (directory / MANIFEST).unlink(missing_ok=True)
             self._checkpointer.save(
-                directory / "state", args=ocp.args.StandardSave(_stored(state)), force=True
+                self._state(step), args=ocp.args.StandardSave(_stored(state)), force=True
             )
         except (OSError, ValueError) as error:
             raise _save_error(step, error) from error
@@ -125,6 +127,10 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self.root / f"step_{step:08d}"
+
+    def _state(self, step: int) -> Path:
+        """Where Orbax finds the arrays of a step."""
+        return (self._link or self.root) / f"step_{step:08d}" / "state"
 
     def _steps(self) -> list[int]:
         if not self.root.is_dir():
@@ -190,16 +196,16 @@ class Checkpoints:
 
         Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
         """
-        path = self._path(step) / "state"
+        path = self._state(step)
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
             tree, wanted = checkpointer.metadata(path).item_metadata.tree, _stored(abstract)
-            _compare(tree, wanted, str(path.parent))
+            _compare(tree, wanted, str(self._path(step)))
             found = checkpointer.restore(path, args=ocp.args.StandardRestore(wanted))
             return abstract.replace(**found)
 
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
         """The parameters alone, as they are stored; host arrays unless shardings are given."""
-        path = self._path(step) / "state"
+        path = self._state(step)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree["params"]
             item = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype), tree)
@@ -227,6 +233,17 @@ class Checkpoints:
         finally:
             self._worker.shutdown()
             self._checkpointer.close()
+            if self._link is not None:
+                shutil.rmtree(self._link.parent, ignore_errors=True)
+
+
+def _link(root: Path) -> Path | None:
+    """Another name of a directory whose own holds what Orbax takes for a pattern of names."""
+    if not re.search(r"[][*?\\]", str(root)):
+        return None
+    link = Path(tempfile.mkdtemp(prefix="transformer_lab_")) / "checkpoints"
+    link.symlink_to(root)
+    return link
 
 
 def _stored(state: Any) -> dict[str, Any]:
