@@ -14,6 +14,7 @@ with a line that says so. Nothing in another directory is ever read, counted or 
 
 import concurrent.futures
 import json
+import logging
 import os
 import re
 import shutil
@@ -33,7 +34,12 @@ from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
 
+# Orbax raises what it also logs with a traceback for each of its threads: the line is enough.
+logging.getLogger("absl").addFilter(
+    lambda record: record.levelno < logging.ERROR or "orbax" not in record.pathname
+)
 STEP = re.compile(r"step_(\d{8})")
+PARTS = re.compile(r"state(\.orbax-checkpoint-tmp.*)?|assets|(run|manifest)\.json(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,14 @@ class Checkpoints:
         whole = [s for s in self._steps() if (self._path(s) / MANIFEST).exists()]
         for step in whole[: -self.keep]:
             (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
-            shutil.rmtree(self._path(step))
+        for step in self._steps():
+            if step < whole[-1] and self._unfinished(step):
+                shutil.rmtree(self._path(step))
+
+    def _unfinished(self, step: int) -> bool:
+        """Whether a directory holds nothing but what a save leaves that was cut."""
+        names = [path.name for path in self._path(step).iterdir()]
+        return MANIFEST not in names and all(map(PARTS.fullmatch, names))
 
     def _path(self, step: int) -> Path:
         return self.root / f"step_{step:08d}"
