@@ -36,8 +36,8 @@ def command(module, *arguments, stdin="", **environment):
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    """A tiny trained run."""
-    path = tmp_path_factory.mktemp("run")
+    """A tiny trained run, in a directory with every kind of letter that a file system takes."""
+    path = tmp_path_factory.mktemp("run") / ("a %20#[a]{b,c}\\*?:=~$x\n'\"é" + "x" * 200)
     config = tiny_config(steps=3)
     config.mesh.data = -1
     runs.run(config, path)

@@ -180,7 +180,7 @@ def get_workdir() -> Path:
 
 def _flag_value(name: str) -> str:
     for i, argument in enumerate(sys.argv[1:], 1):
-        if match := re.fullmatch(rf"--?{name}=(.*)", argument):
+        if match := re.fullmatch(rf"--?{name}=(.*)", argument, re.DOTALL):
             return match[1]
         if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(sys.argv):
             return sys.argv[i + 1]
@@ -236,7 +236,8 @@ def _unknown_key(text: str) -> str:
 
 
 def _fail(message: object, error: Exception | None = None) -> None:
-    peers.leave(2, str(message), error, f"error: {message}\n")
+    message = str(message).replace("\n", "\\n")  # of a file's name: an error is one line
+    peers.leave(2, message, error, f"error: {message}\n")
     print(f"error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)
 

@@ -64,6 +64,19 @@ def test_all_that_was_saved_comes_back_bit_for_bit(checkpoints):
     assert saved.assets == {"vocabulary": b"\0x"}
 
 
+@pytest.mark.parametrize("name", ["[a]", "a\\b", "*", "a b%20#:=", "a\nb", "x" * 200])
+def test_a_directory_may_have_any_name(name, tmp_path):
+    (tmp_path / "a").mkdir()  # what the first name is a pattern of
+    made = Checkpoints(tmp_path / name, 3)
+    save(made, 7)
+    jax.tree.map(np.testing.assert_array_equal, made.restore_params(7), make_state(7).params)
+    jax.tree.map(
+        np.testing.assert_array_equal, made.restore(7, abstract(make_state())), make_state(7)
+    )
+    made.close()
+    assert not list((tmp_path / "a").iterdir())
+
+
 def test_the_newest_are_kept_and_parameters_average(checkpoints):
     save(checkpoints, 1, 2, 3, 4)
     assert checkpoints.good_steps() == [2, 3, 4]
@@ -86,13 +99,23 @@ def damage(directory, kind):
         (directory / "manifest.json").unlink()
     elif kind == "empty manifest":
         (directory / "manifest.json").write_text("")
+    elif kind == "nested manifest":
+        (directory / "manifest.json").write_text("[" * 99999)
     elif kind == "other json":
         (directory / "manifest.json").write_text("[]")
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["flipped byte", "truncated", "missing file", "no manifest", "empty manifest", "other json"],
+    [
+        "flipped byte",
+        "truncated",
+        "missing file",
+        "no manifest",
+        "empty manifest",
+        "other json",
+        "nested manifest",
+    ],
 )
 def test_a_damaged_step_is_passed_over_with_a_line(kind, checkpoints, tmp_path, lines):
     save(checkpoints, 1, 2)
@@ -159,6 +182,19 @@ def test_junk_that_looks_like_a_step_is_no_checkpoint_and_is_never_deleted(
         assert (root / name / "thesis.txt").read_text() == "mine"
 
 
+def test_saves_that_were_cut_are_cleared_away_by_the_next_whole_one(checkpoints, tmp_path):
+    save(checkpoints, 1, 2, 3)
+    root = tmp_path / "checkpoints"
+    damage(root / "step_00000002", "no manifest")
+    damage(root / "step_00000003", "flipped byte")  # whole once: somebody may bring it back
+    (root / "step_00000004" / "state.orbax-checkpoint-tmp").mkdir(parents=True)
+    (root / "step_00000004" / "run.json.part").write_text("{")
+    (root / "step_00000009").mkdir()  # of a later step, which will be saved again
+    save(checkpoints, 5)
+    found = sorted(int(path.name[5:]) for path in root.iterdir())
+    assert found == [1, 3, 5, 9]
+
+
 def test_a_changed_type_or_shape_is_refused_naming_the_leaf(checkpoints):
     save(checkpoints, 1)
     half = abstract(jax.tree.map(lambda x: x.astype(jnp.bfloat16), make_state()))
@@ -202,6 +238,7 @@ except LabError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
     assert len(refused) == 1 and "step 2 could not be written" in refused[0], done.stderr[-2000:]
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
     checkpoints = Checkpoints(tmp_path, 3, lambda line: None)
     assert checkpoints.good_steps() == [1]
     jax.tree.map(

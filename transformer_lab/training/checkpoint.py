@@ -14,10 +14,12 @@ with a line that says so. Nothing in another directory is ever read, counted or 
 
 import concurrent.futures
 import json
+import logging
 import math
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,13 @@ from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
 
+# Orbax raises what it also logs with a traceback for each of its threads: the line is enough.
+logging.getLogger("absl").addFilter(
+    lambda record: record.levelno < logging.ERROR or "orbax" not in record.pathname
+)
 STEP = re.compile(r"step_(\d{8})")
 LOWER = r"loss|perplexity|bits_per|error"  # scores of which less is better
+PARTS = re.compile(r"state(\.orbax-checkpoint-tmp.*)?|assets|(run|manifest)\.json(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
         self._verified: dict[int, bool] = {}
         self._saves = 0
+        self._link = _link(self.root)
 
     def save(
         self,
@@ -82,7 +90,7 @@ class Checkpoints:
             if jax.process_index() == 0:
                 (directory / MANIFEST).unlink(missing_ok=True)
             self._checkpointer.save(
-                directory / "state", args=ocp.args.StandardSave(_stored(state)), force=True
+                self._state(step), args=ocp.args.StandardSave(_stored(state)), force=True
             )
         except (OSError, ValueError) as error:
             raise _save_error(step, error) from error
@@ -128,7 +136,14 @@ class Checkpoints:
             if best and step == best[0]:
                 continue
             (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
-            shutil.rmtree(self._path(step))
+        for step in self._steps():
+            if step < whole[-1] and self._unfinished(step):
+                shutil.rmtree(self._path(step))
+
+    def _unfinished(self, step: int) -> bool:
+        """Whether a directory holds nothing but what a save leaves that was cut."""
+        names = [path.name for path in self._path(step).iterdir()]
+        return MANIFEST not in names and all(map(PARTS.fullmatch, names))
 
     def best(self) -> tuple[int, float] | None:
         """The first step whose score of the name that is kept is the best, and the score; None
@@ -143,6 +158,10 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self.root / f"step_{step:08d}"
+
+    def _state(self, step: int) -> Path:
+        """Where Orbax finds the arrays of a step."""
+        return (self._link or self.root) / f"step_{step:08d}" / "state"
 
     def _steps(self) -> list[int]:
         if not self.root.is_dir():
@@ -223,17 +242,17 @@ class Checkpoints:
 
         Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
         """
-        path = self._path(step) / "state"
+        path = self._state(step)
         with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
             tree, wanted = checkpointer.metadata(path).item_metadata.tree, _stored(abstract)
-            _compare(tree, wanted, str(path.parent))
+            _compare(tree, wanted, str(self._path(step)))
             found = checkpointer.restore(path, args=ocp.args.StandardRestore(wanted))
             return abstract.replace(**found)
 
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
         """The parameters alone, their average over the steps where one is stored; host arrays
         unless shardings are given."""
-        path = self._path(step) / "state"
+        path = self._state(step)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree
             name = "average" if "average" in tree else "params"
@@ -262,6 +281,17 @@ class Checkpoints:
         finally:
             self._worker.shutdown()
             self._checkpointer.close()
+            if self._link is not None:
+                shutil.rmtree(self._link.parent, ignore_errors=True)
+
+
+def _link(root: Path) -> Path | None:
+    """Another name of a directory whose own holds what Orbax takes for a pattern of names."""
+    if not re.search(r"[][*?\\]", str(root)):
+        return None
+    link = Path(tempfile.mkdtemp(prefix="transformer_lab_")) / "checkpoints"
+    link.symlink_to(root)
+    return link
 
 
 def rank(name: str, score: float) -> float:

@@ -58,6 +58,6 @@ def fault_of(directory: Path, part: int = 0, parts: int = 1) -> str | None:
         for name, digest in digests(directory, names).items():
             if digest != entries[name]:
                 return f"{name} differs from its manifest"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({error})"
     return None if "run.json" in entries else "run.json is missing"
