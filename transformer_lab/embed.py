@@ -23,6 +23,7 @@ from transformer_lab.tasks import objective
 from transformer_lab.training import runs
 from transformer_lab.training.config import MeshConfig, default_config, resolve
 from transformer_lab.training.mesh import make_mesh, placer
+from transformer_lab.training.writers import log
 
 flags.DEFINE_string("source", "", "hf:DIR, or the directory of a run.", allow_override=True)
 flags.DEFINE_string("workdir", "", "The directory of a run.", allow_override=True)
@@ -92,6 +93,8 @@ def embedding_task(model, assets: dict[str, bytes]):
 def from_hf(directory: str):
     """(task, parameters, place) of a Hugging Face directory."""
     model = pretrained.load(directory)
+    for note in model.notes:
+        log(note)
     if model.kind != "encoder":
         raise LabError(f"--source=hf:{directory}: a {model.model_type} model is no encoder")
     assets = read_tokenizer(model, Path(directory)).to_files()
