@@ -102,7 +102,10 @@ def test_scores_are_the_tasks_for_each_line_in_order(workdir, opened):
         (["--score=EMPTY"], "holds no line"),
         (["--prompts=/dev/zero"], "/dev/zero is a pipe or a device"),
         ([b"--prompt=caf\xe9"], "--prompt holds bytes that are no UTF-8"),
-        (["--prompt=" + "a" * 12], "a prompt of 13 tokens and decode.max_new_tokens = 12 do not"),
+        (
+            ["--prompt=" + "a" * 12, "--config.decode.max_new_tokens=12"],
+            "a prompt of 13 tokens and decode.max_new_tokens = 12 do not",
+        ),
     ],
     ids=["no prompt", "no flag", "no file", "empty file", "no end", "no UTF-8", "too long"],
 )

@@ -126,7 +126,7 @@ def test_a_new_seed_temperature_or_restriction_compiles_nothing(model):
     generator = model.generator(temperature=0.7, top_k=4, top_p=0.9)
     generator(model.params, PROMPTS)
     assert generator.compilations == 2  # the prompts, and the steps after them
-    generator(model.params, PROMPTS[::-1], seed=5, stops=lambda ids: 7 in ids)
+    generator(model.params, PROMPTS[::-1], seed=5, stops=lambda prompt, ids: 7 in ids)
     for changes in ({"temperature": 0.2}, {"top_k": 7}, {"top_p": 0.5}, {"max_new_tokens": 3}):
         using(generator, **changes)(model.params, [prompt[:1] for prompt in PROMPTS])
     list(generator.stream(model.params, PROMPTS, chunk=1))
@@ -144,6 +144,11 @@ def test_a_text_may_fill_the_context_and_never_exceeds_it(model, greedy):
         with pytest.raises(LabError, match="do not fit model.max_length = 20") as info:
             too_many(params, [PROMPTS[1], prompt])
         assert "\n" not in str(info.value)
+    # A default gives way instead, as far as there is room.
+    greedy.shrinks = True
+    shrunk = ids_of(using(greedy, max_new_tokens=19)(params, [longest, PROMPTS[1]]))
+    assert [len(ids) for (ids,) in shrunk] == [20 - len(longest), 19]
+    greedy.shrinks = False
     for prompt in ([], [5] * 20):
         with pytest.raises(LabError, match="a prompt of"):
             using(greedy, max_new_tokens=0).new_tokens(prompt)
@@ -194,7 +199,7 @@ def test_a_row_that_stops_is_continued_no_further(model, greedy):
     whole = [one.ids for (one,) in greedy(params, PROMPTS)]
     token = whole[0][3]
     rows = [[] for _ in PROMPTS]
-    stops = lambda ids: token in ids  # noqa: E731
+    stops = lambda prompt, ids: token in ids  # noqa: E731
     for row, some, _ in greedy.stream(params, PROMPTS, stops=stops, chunk=1):
         rows[row] += some
     for ids, all_of_them in zip(rows, whole, strict=True):

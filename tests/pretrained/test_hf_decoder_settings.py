@@ -1,10 +1,13 @@
 """The settings of decoder-only directories: spellings, defaults, and what is refused."""
 
+import json
+
 import pytest
 
 from tests.pretrained.test_hf_decoders import ROOT, copy_with
 from transformer_lab import pretrained
 from transformer_lab.errors import LabError
+from transformer_lab.pretrained.keys import Settings
 
 
 @pytest.mark.parametrize(
@@ -101,3 +104,18 @@ def test_spellings_of_settings(tmp_path, name, changes, expected):
 def test_a_missing_key_means_the_default_of_the_family(tmp_path, name, key, field, value):
     model = pretrained.load(copy_with(name, tmp_path, drop=[key]))
     assert getattr(model.config, field) == value
+
+
+def test_keys_of_tools_and_versions_and_null_ones_are_passed_over_with_one_note():
+    values = json.loads((ROOT / "llama" / "config.json").read_text())
+    more = {
+        "_attn_implementation_autoset": True,
+        "unsloth_version": "2025.1",
+        "auto_map": {"AutoModelForCausalLM": "x.y"},
+        "sliding_window": None,
+    }
+    settings = Settings(values | more, "config.json")
+    config, _ = pretrained.family("llama").reading(settings, {})
+    assert config == pretrained.family("llama").reading(Settings(values, "config.json"), {})[0]
+    (note,) = settings.notes
+    assert note.startswith("config.json: passed over, ") and all(key in note for key in more)

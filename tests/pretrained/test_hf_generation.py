@@ -48,9 +48,62 @@ def test_generations_equal_the_reference_token_for_token(name):
             np.testing.assert_allclose(scores, file[f"{name}_scores"], atol=1e-4)
 
 
-def test_bad_words_of_several_tokens_are_refused():
-    with pytest.raises(LabError, match="bad_words_ids = .* only words of one token"):
-        read_generation(fixture_case("beam4_bad_words"), 61, 32)
+def test_what_our_search_has_not_is_named_and_refuses_no_weights():
+    notes = []
+    decode, _ = read_generation(fixture_case("beam4_bad_words"), 61, 32, notes=notes)
+    (note,) = notes
+    assert "bad_words_ids = " in note and "generation does without" in note
+    assert decode.beam_size == 4
+    given = {
+        "do_sample": True,
+        "temperature": 0.5,
+        "diversity_penalty": 1.5,
+        "forced_eos_token_id": 3,
+        "stop_strings": ["x"],
+        "beam_width": 4,
+        "sequence_bias": None,
+    }
+    notes = []
+    directory = HubDirectory(Path("dir"), TOKENS, given, {})
+    decode, _ = read_generation(directory, 10, 32, notes=notes)
+    assert decode == DecodeConfig(
+        length_penalty="power", alpha=1.0, early_stopping="heuristic", max_new_tokens=20
+    )
+    (note,) = notes
+    assert note == (
+        "dir/generation_config.json: not imported, generation does without: beam_width = 4, "
+        'diversity_penalty = 1.5, do_sample = true, forced_eos_token_id = 3, stop_strings = ["x"]'
+    )
+
+
+def test_a_decoders_own_sampling_and_penalties_are_imported_and_written_back():
+    given = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "repetition_penalty": 1.1,
+        "no_repeat_ngram_size": 3,
+        "min_new_tokens": 2,
+        "max_new_tokens": 9,
+        "stop_strings": ["Human:, Bot:", "\n\n"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    notes = []
+    directory = HubDirectory(Path("dir"), {}, given | {"min_p": 0.1, "min_length": 5}, {})
+    decode, special = read_generation(directory, 10, 32, True, notes)
+    assert decode == DecodeConfig(
+        length_penalty="power", alpha=1.0, early_stopping="heuristic", max_new_tokens=9,
+        temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.1, no_repeat_ngram=3,
+        min_new_tokens=2, stop=("Human:, Bot:", "\n\n"),
+    )  # fmt: skip
+    assert len(notes) == 1 and notes[0].endswith("without: min_length = 5, min_p = 0.1")
+    written = write_generation(special, decode, 32, decoder_only=True)
+    assert written.items() >= (given | {"top_k": 50}).items()
+    # Without do_sample the model takes the likeliest token, whatever else is written there.
+    greedy = HubDirectory(Path("dir"), {}, given | {"do_sample": False}, {})
+    decode, _ = read_generation(greedy, 10, 32, True)
+    assert (decode.temperature, decode.top_k, decode.top_p) == (0.0, 0, 1.0)
 
 
 def test_settings_and_defaults_are_read():
@@ -151,13 +204,11 @@ def test_old_directories_keep_generation_settings_in_the_model_config():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"repetition_penalty": 1.2}, "repetition_penalty = 1.2"),
+        ({"repetition_penalty": "high"}, 'repetition_penalty = "high"'),
+        ({"bad_words_ids": 5}, "bad_words_ids = 5"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1"),
-        ({"do_sample": True}, "do_sample = true"),
         ({"min_length": -1}, "min_length = -1"),
-        ({"forced_eos_token_id": 3}, "forced_eos_token_id = 3"),
         ({"forced_bos_token_id": 10}, "forced_bos_token_id = 10"),
-        ({"bad_words_ids": [[1, 2]]}, "bad_words_ids"),
         ({"bad_words_ids": [[10]]}, "banned token 10"),
         ({"early_stopping": "sometimes"}, 'early_stopping = "sometimes"'),
         ({"num_beams": 2.5}, "num_beams = 2.5"),
@@ -165,7 +216,6 @@ def test_old_directories_keep_generation_settings_in_the_model_config():
         ({"length_penalty": "1"}, 'length_penalty = "1"'),
         ({"eos_token_id": [0, 3]}, r"eos_token_id = \[0, 3\]"),
         ({"decoder_start_token_id": 10}, "decoder_start_token_id = 10"),
-        ({"beam_width": 4, "other": "x"}, 'beam_width = 4, other = "x"'),
     ],
 )
 def test_a_setting_that_changes_tokens_is_refused_by_name(settings, named):

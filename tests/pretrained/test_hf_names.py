@@ -13,6 +13,7 @@ from transformer_lab.pretrained.names import (
     export_params,
     import_params,
     norm,
+    without_wrappers,
 )
 
 SHAPES = {
@@ -141,3 +142,20 @@ def test_export_refuses_parameters_of_another_config():
     ours["final"] = {"scale": np.zeros(4, np.float32), "shift": ours["final"]["bias"]}
     with pytest.raises(LabError, match="config: final/bias, final/scale, final/shift$"):
         export_params(NAMES, ours, SHAPES)
+
+
+def test_what_wrappers_put_before_all_names_is_taken_off_and_said():
+    plain = tensors()
+    found, taken = without_wrappers({f"module._orig_mod.{n}": v for n, v in plain.items()})
+    assert taken == "module._orig_mod." and found.keys() == plain.keys()
+    mixed = {"module.a": 0, "b": 1}
+    assert without_wrappers(mixed) == (mixed, "")
+
+
+def test_a_missing_head_says_how_to_tie_it():
+    names = NameMap(
+        (Rule("embedding/embedding", "wte.weight"), Rule("head/embedding", "lm_head.weight"))
+    )
+    shapes = {"embedding/embedding": (5, 3), "head/embedding": (5, 3)}
+    with pytest.raises(LabError, match='missing: lm_head.weight; .* "tie_word_embeddings": true'):
+        import_params(names, {"wte.weight": np.zeros((5, 3), np.float32)}, shapes, "dir")

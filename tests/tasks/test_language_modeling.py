@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from tests.tiny import make_trainer, read_metrics
 from transformer_lab.decoding.generate import Generated
 from transformer_lab.errors import LabError
+from transformer_lab.text.stream import TextStream
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.config import default_config
@@ -180,9 +181,33 @@ def test_a_text_ends_before_the_first_stop_string(params):
         ("a map .", "a map ."),
     ]:
         assert task.text_of(Generated(encode(text), [], False)) == shown
-        assert task.stops(encode(text)) == (shown != text)
+        assert task.stops([], encode(text)) == (shown != text)
     ((one,),) = task.generator()(params, [task.prompt_ids("ann has")], stops=task.stops)
     assert len(one.ids) <= 24 and "hat" not in task.text_of(one)
+
+
+def test_prompt_and_continuation_are_one_text_whose_blanks_are_kept():
+    """Words drop the blank before the first one; a stop may begin with it, and holds a comma."""
+    task = make_trainer(tiny_model(decode__stop=(" a, b", " old")), 1).task
+    assert task.sections["decode"].stop == (" a, b", " old")
+    encode, prompt = task.tokenizer.encode, task.prompt_ids("ann has")
+    made = Generated(encode("a new map"), [], False)
+    assert task.text_of(made, prompt) == " a new map"
+    stream = TextStream(task.tokenizer, task.without_start(prompt))
+    assert "".join(map(stream.push, made.ids)) + stream.finish() == " a new map"
+    old = encode("old map")
+    assert task.stops(prompt, old[:1]) and not task.stops(prompt, made.ids)
+    assert task.text_of(Generated(old, [], True), prompt) == ""
+
+
+def test_rows_of_the_table_that_no_piece_has_are_never_drawn(params):
+    config = tiny_model(decode__max_new_tokens=12, decode__temperature=9.0)
+    pieces = make_trainer(config, 1).task.tokenizer.vocab_size
+    config.model.vocab_size = pieces + 200
+    trainer = make_trainer(config, 1)
+    found = trainer.task.generator()(trainer.init().params, [trainer.task.prompt_ids("ann")], 16)
+    ids = [i for one in found[0] for i in one.ids]
+    assert len(ids) > 100 and max(ids) < pieces
 
 
 def test_samples_of_the_finished_model_continue_held_out_documents(params):

@@ -25,6 +25,7 @@ from transformer_lab.tasks import objective
 from transformer_lab.training import runs
 from transformer_lab.training.config import MeshConfig, default_config, resolve
 from transformer_lab.training.mesh import make_mesh, placer
+from transformer_lab.training.writers import log
 
 GROUP = 4096  # lines that are in memory as tokens at once
 
@@ -97,6 +98,8 @@ def embedding_task(model, assets: dict[str, bytes]):
 def from_hf(directory: str):
     """(task, parameters, place) of a Hugging Face directory."""
     model = pretrained.load(directory)
+    for note in model.notes:
+        log(note)
     if model.kind != "encoder":
         raise LabError(f"--source=hf:{directory}: a {model.model_type} model is no encoder")
     assets = read_tokenizer(model, Path(directory)).to_files()

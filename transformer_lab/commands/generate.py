@@ -12,6 +12,7 @@ text_to_text answers instead: `--prompt="summarize: ..."`.
 import json
 import math
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -77,15 +78,32 @@ def read_lines(name: str) -> list[str]:
 
 def stream(trainer, params, prompt: str, number: int) -> None:
     """Writes the prompt and its continuation while it is made, a blank line between samples."""
-    task = trainer.task
-    text, shown = TextStream(task.tokenizer), Shown(task.sections["decode"].stop)
-    generator, ids = task.generator(trainer.place), task.prompt_ids(prompt)
+    task, shown = trainer.task, Shown(trainer.task.sections["decode"].stop)
+    generator, ids = generator_of(trainer), task.prompt_ids(prompt)
+    before = task.without_start(ids)
+    text = TextStream(task.tokenizer, before)
+    blank = dropped_blank(task.tokenizer, prompt, before)
     generator.new_tokens(ids)  # refuses before anything is written
     print("\n" * (number > 0) + prompt, end="", flush=True)
     parts = generator.stream(params, [ids], [number], flags.FLAGS.seed, task.stops)
     for _, ids, _ in parts:
-        print(shown.add("".join(map(text.push, ids))), end="", flush=True)
-    print(shown.add(text.finish(), last=True), flush=True)
+        new = shown.add("".join(map(text.push, ids)))
+        print(new.removeprefix(blank), end="", flush=True)
+        blank = "" if new else blank
+    print(shown.add(text.finish(), last=True).removeprefix(blank), flush=True)
+
+
+def generator_of(trainer):
+    """The task's; only a limit that the command line names refuses a prompt that is too long."""
+    generator = trainer.task.generator(trainer.place)
+    generator.shrinks = "config.decode.max_new_tokens" not in flags.FLAGS
+    return generator
+
+
+def dropped_blank(tokenizer, prompt: str, ids: Sequence[int]) -> str:
+    """The blank at a prompt's end that its ids lack, and that a continuation would repeat."""
+    kept = not prompt.endswith(" ") or tokenizer.decode(ids).endswith(" ")
+    return "" if kept else " "
 
 
 class Shown:
@@ -113,10 +131,11 @@ def batch(trainer, params, prompts: list[str]) -> None:
     """Writes all continuations in order, many computed at once."""
     task, args = trainer.task, flags.FLAGS
     ids = [task.prompt_ids(prompt) for prompt in prompts]
-    found = task.generator(trainer.place)(params, ids, args.num_samples, args.seed, task.stops)
-    for prompt, samples in zip(prompts, found, strict=True):
+    found = generator_of(trainer)(params, ids, args.num_samples, args.seed, task.stops)
+    for prompt, its, samples in zip(prompts, ids, found, strict=True):
+        blank = dropped_blank(task.tokenizer, prompt, task.without_start(its))
         for made in samples:
-            text = task.text_of(made)
+            text = task.text_of(made, its).removeprefix(blank)
             if args.log_probs:
                 pieces = [task.tokenizer.piece(i) for i in made.ids]
                 row = {"prompt": prompt, "text": text, "ended": made.ended, "tokens": pieces}

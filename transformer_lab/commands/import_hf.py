@@ -69,6 +69,8 @@ def main(_: list[str]) -> int:
         raise LabError("--source=DIR is missing: a directory with config.json and weights")
     model = pretrained.load(args.source)
     print(pretrained.describe(model))
+    for note in model.notes:
+        log(note)
     if args.workdir:
         check_source(model, Path(args.source))  # told now, if something is missing or another's
     failed = False

@@ -17,6 +17,7 @@ from rich.table import Table
 from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.text.ngram import NGram
+from transformer_lab.text.stream import continuation
 from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
 
@@ -45,7 +46,7 @@ def main(_: list[str]) -> None:
         rng, temperature = np.random.default_rng(args.seed), decode.temperature or 1.0
         for _ in range(args.num_samples):
             made = model.sample(ids, decode.max_new_tokens or 100, rng, temperature)
-            print(args.prompt + tok.decode(made))
+            print(args.prompt + continuation(tok, ids, made))
         return
     table = Table("order", "nats a token", "perplexity", "bits per byte", "accuracy", "n-grams")
     documents, sizes = task.encode_split(args.split)

@@ -27,7 +27,7 @@ from transformer_lab.ops.sampling import sample
 CHUNK = 32  # tokens that one call makes at most, before the host looks at them
 ROOM = 64  # a cache's length is a multiple of this
 Batch = dict[str, Any]
-Stops = Callable[[list[int]], bool]
+Stops = Callable[[Sequence[int], list[int]], bool]  # of a prompt, and what follows it
 
 
 class Generated(NamedTuple):
@@ -73,6 +73,7 @@ class Generator:
                 size = model.config.vocab_size
                 raise LabError(f"token {token} is outside the model's vocabulary of {size}")
         self.max_length, self.rows_multiple = model.config.max_length, rows_multiple
+        self.shrinks = False  # whether decode.max_new_tokens gives way where a prompt is long
         self.compilations = 0  # traces so far: at most two a shape
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._prefill = jax.jit(self._first, static_argnames="length")
@@ -103,12 +104,12 @@ class Generator:
                 rows[row].ids.extend(ids)
                 rows[row].log_probs.extend(log_probs)
             for (n, _), row in zip(some, rows, strict=True):
-                found[n].append(self._finished(row, stops))
+                found[n].append(self._finished(row, prompts[n], stops))
         return found
 
-    def _finished(self, row: Generated, stops: Stops | None) -> Generated:
-        if stops and stops(row.ids):  # cut after the token that completes the stop string
-            first = next(n for n in range(1, len(row.ids) + 1) if stops(row.ids[:n]))
+    def _finished(self, row: Generated, prompt, stops: Stops | None) -> Generated:
+        if stops and stops(prompt, row.ids):  # cut after the token that completes the stop string
+            first = next(n for n in range(1, len(row.ids) + 1) if stops(prompt, row.ids[:n]))
             return Generated(row.ids[:first], row.log_probs[:first], True)
         if row.ids and row.ids[-1] == self.eos_id:
             return Generated(row.ids[:-1], row.log_probs, True)
@@ -151,7 +152,7 @@ class Generator:
                 made[row].extend(ids)
                 yield row, ids, log_probs[row, : len(ids)].tolist()
                 ended = ids[-1] == self.eos_id or len(made[row]) >= limits[row]
-                over[row] = ended or bool(stops and stops(made[row]))
+                over[row] = ended or bool(stops and stops(prompts[row], made[row]))
             if over.all():
                 return
             state, out = self._continue(
@@ -162,6 +163,8 @@ class Generator:
         """How many tokens follow a prompt at most; LabError if they do not fit the context."""
         room = self.max_length - len(prompt)
         wanted = self.config.max_new_tokens or room
+        if self.shrinks and room > 0:
+            wanted = min(wanted, room)
         if not prompt or room < max(wanted, 1):
             asked = f"decode.max_new_tokens = {wanted}" if prompt else "an empty prompt"
             raise LabError(
@@ -276,10 +279,12 @@ class Generator:
                 new_tokens=limit,
             )
         )  # fmt: skip
-        for row in range(len(some)):
+        for row, n in enumerate(some):
             best = zip(*(x[row] for x in found), strict=True)
             yield [
-                self._finished(Generated(ids[:length].tolist(), [float(log_prob)], False), stops)
+                self._finished(
+                    Generated(ids[:length].tolist(), [float(log_prob)], False), prompts[n], stops
+                )
                 for ids, length, log_prob, score in best
                 if np.isfinite(score)
             ]

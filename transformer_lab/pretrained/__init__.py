@@ -28,7 +28,7 @@ from transformer_lab.pretrained.encoder_settings import (
 from transformer_lab.pretrained.generation import SpecialIds, read_generation, write_generation
 from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directory
 from transformer_lab.pretrained.keys import Settings
-from transformer_lab.pretrained.names import export_params, import_params
+from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
 
 FAMILIES = {
     "bart": "transformer_lab.pretrained.bart",
@@ -64,6 +64,7 @@ class Pretrained:
     decode: DecodeConfig | None  # None: it does not generate
     special: SpecialIds
     labels: tuple[str, ...] = ()  # of a head for classes or tokens
+    notes: tuple[str, ...] = ()  # lines about what of the files was passed over
 
 
 def family(model_type: str) -> ModuleType:
@@ -81,16 +82,23 @@ def load(directory: str | Path) -> Pretrained:
         raise LabError(f'{found.path / CONFIG}: "model_type" is missing')
     module = family(model_type)
     settings = Settings(found.config, str(found.path / CONFIG))
-    config, names = module.reading(settings, found.tensors)
-    params = import_params(names, found.tensors, module.shapes(config), str(found.path))
+    tensors, prefix = without_wrappers(found.tensors)
+    config, names = module.reading(settings, tensors)
+    params = import_params(names, tensors, module.shapes(config), str(found.path))
+    notes = [*settings.notes]
+    if prefix:
+        notes.append(f'{found.path}: "{prefix}" was taken off the names of all tensors')
     if module.KIND in SILENT:
         head = getattr(config, "head", "none")
         labels = label_names(found.config) if head in LABELLED else ()
         special = special_ids(found.config, module.PAD)
-        return Pretrained(model_type, module.KIND, config, params, None, special, tuple(labels))
+        more = None, special, tuple(labels), tuple(notes)
+        return Pretrained(model_type, module.KIND, config, params, *more)
     alone = module.KIND == "decoder"
-    decode, special = read_generation(found, config.vocab_size, config.max_length, alone)
-    return Pretrained(model_type, module.KIND, config, params, decode, special)
+    sizes = config.vocab_size, config.max_length
+    decode, special = read_generation(found, *sizes, alone, notes)
+    more = decode, special, (), tuple(notes)
+    return Pretrained(model_type, module.KIND, config, params, *more)
 
 
 def export(
@@ -128,4 +136,5 @@ def describe(model: Pretrained) -> str:
     if model.decode is None:
         return f"{shown}, head {getattr(model.config, 'head', 'none')}"
     search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"
+    search = "sampling" if model.decode.temperature else search
     return f"{shown}, {search}, at most {model.decode.max_new_tokens} new tokens"

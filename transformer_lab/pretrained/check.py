@@ -93,7 +93,7 @@ def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.
         model.decode,
         n_best=1,
         max_new_tokens=min(max(NEW_TOKENS, width - start), model.config.max_length),
-        **GENERATIONS[name],
+        **{"temperature": 0.0, "top_k": 0, "top_p": 1.0, **GENERATIONS[name]},
     )
     special = model.special
     if "prompt" in inputs:

@@ -17,18 +17,29 @@ DEFAULT_NEW_TOKENS = 20
 UNDERSTOOD = words("""
     bad_words_ids early_stopping forced_bos_token_id forced_eos_token_id length_penalty max_length
     max_new_tokens min_length min_new_tokens no_repeat_ngram_size num_beams num_return_sequences
-    renormalize_logits suppress_tokens
+    renormalize_logits repetition_penalty stop_strings suppress_tokens
 """)
 
-# They choose no token: what is returned and cached, what only sampling or a draft model reads.
+# They choose no token: what is returned and cached, what a draft model reads.
 IRRELEVANT = words("""
     _commit_hash _from_model_config assistant_confidence_threshold assistant_lookbehind
-    bos_token_id cache_config cache_implementation compile_config disable_compile epsilon_cutoff
-    eta_cutoff is_assistant low_memory max_cache_len max_matching_ngram_size min_p
-    num_assistant_tokens num_assistant_tokens_schedule output_attentions output_hidden_states
-    output_logits output_scores prefill_chunk_size return_dict_in_generate target_lookbehind
-    temperature top_h top_k top_p transformers_version typical_p use_cache
+    bos_token_id cache_config cache_implementation compile_config disable_compile is_assistant
+    low_memory max_cache_len max_matching_ngram_size num_assistant_tokens
+    num_assistant_tokens_schedule output_attentions output_hidden_states output_logits
+    output_scores prefill_chunk_size return_dict_in_generate target_lookbehind transformers_version
+    use_cache
 """)
+
+# What only sampling reads; other values of the second than these are not imported.
+SAMPLING = words("do_sample temperature top_k top_p")
+SAMPLING_NEUTRAL = {
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "min_p": (0.0,),
+    "top_h": UNSET,
+    "typical_p": (1.0,),
+}
+TOP_K = 50  # what they mean when a model samples and names none
 
 # Values under which they choose no token; null always is one.
 NEUTRAL = {
@@ -36,7 +47,6 @@ NEUTRAL = {
     "begin_suppress_tokens": ([],),
     "constraints": UNSET,
     "diversity_penalty": (0.0,),
-    "do_sample": (False,),
     "dola_layers": UNSET,
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1.0,),
@@ -49,14 +59,14 @@ NEUTRAL = {
     "penalty_alpha": (0.0,),
     "prompt_lookup_num_tokens": UNSET,
     "remove_invalid_values": (False,),
-    "repetition_penalty": (1.0,),
     "sequence_bias": ({}, []),
-    "stop_strings": UNSET,
     "token_healing": (False,),
     "use_mtp": (False,),
     "watermarking_config": UNSET,
 }
-GENERATION_KEYS = frozenset([*UNDERSTOOD, *IRRELEVANT, *NEUTRAL, *SPECIAL.values()])
+GENERATION_KEYS = frozenset(
+    [*UNDERSTOOD, *IRRELEVANT, *SAMPLING, *SAMPLING_NEUTRAL, *NEUTRAL, *SPECIAL.values()]
+)
 
 
 @dataclass(frozen=True)
@@ -72,12 +82,17 @@ class SpecialIds:
 
 
 def read_generation(
-    directory: HubDirectory, vocab_size: int, max_length: int, decoder_only: bool = False
+    directory: HubDirectory,
+    vocab_size: int,
+    max_length: int,
+    decoder_only: bool = False,
+    notes: list[str] | None = None,
 ) -> tuple[DecodeConfig, SpecialIds]:
-    """The search that their `generate` would run.
+    """The search that their `generate` would run, as far as ours can.
 
     Without generation_config.json the settings stand in config.json, as older writers left them.
-    Whether a decoder alone draws its tokens (`do_sample`) is asked when it generates.
+    A setting that ours has not refuses no weights: a line in `notes` names all of them.
+    Raises: LabError for a value that means nothing there either.
     """
     file, values = GENERATION, directory.generation
     if values is None:
@@ -86,11 +101,17 @@ def read_generation(
     values = {name: value for name, value in values.items() if value is not None}
     settings = Settings(values, str(directory.path / file))
     settings.ignore(IRRELEVANT)
-    settings.ignore(["do_sample"] if decoder_only else [])
-    settings.fix({key: valid for key, valid in NEUTRAL.items() if key in settings.left})
+    beams = settings.integer("num_beams", 1)
+    drawn = settings.flag("do_sample", False)
+    samples = drawn and decoder_only and beams == 1
+    neutral = NEUTRAL | (SAMPLING_NEUTRAL if samples else {})
+    lost = {"do_sample"} if drawn and not samples else set()
+    lost |= {key for key, valid in neutral.items() if settings.raw(key) not in (None, *valid)}
+    settings.ignore([*SAMPLING, *SAMPLING_NEUTRAL])
+    lost |= _misfits(settings, directory.config, decoder_only)
     special, ends = _special_ids(settings, directory.config, vocab_size, decoder_only)
     decode = DecodeConfig(
-        beam_size=settings.integer("num_beams", 1),
+        beam_size=beams,
         n_best=settings.integer("num_return_sequences", 1),
         length_penalty="power",
         alpha=settings.number("length_penalty", 1.0),
@@ -103,13 +124,49 @@ def read_generation(
         force_eos=_force_eos(settings, special.eos),
         no_repeat_ngram=settings.integer("no_repeat_ngram_size", 0, least=0),
         min_new_tokens=_least_tokens(settings),
+        repetition_penalty=settings.number("repetition_penalty", 1.0),
+        temperature=settings.number("temperature", 1.0) if samples else 0.0,
+        top_k=settings.integer("top_k", TOP_K, least=0) if samples else 0,
+        top_p=settings.number("top_p", 1.0) if samples else 1.0,
+        stop=_stop_strings(settings),
     )
-    if decoder_only:
-        for name in ("no_repeat_ngram_size", "min_length", "min_new_tokens"):
-            if settings.raw(name, 0):
-                raise settings.error(name, "only that of an encoder-decoder is")
-    settings.finish()
+    if lost := lost | settings.left:
+        shown = Settings(values, settings.file).show(lost)
+        notes = [] if notes is None else notes
+        notes.append(f"{settings.file}: not imported, generation does without: {shown}")
     return decode, special
+
+
+def _misfits(settings: Settings, config: dict[str, Any], decoder_only: bool) -> set[str]:
+    """Settings of theirs that our search has not, and that are then taken out."""
+    lost, values = set(), settings.values
+    several = values.get("bad_words_ids")
+    if isinstance(several, list) and any(isinstance(w, list) and len(w) != 1 for w in several):
+        lost.add("bad_words_ids")
+    end = values.get("eos_token_id", config.get("eos_token_id"))
+    ends = end if isinstance(end, list) else [end]
+    forced = values.get("forced_eos_token_id")
+    if forced not in (None, *ends) and forced != ends[:1]:
+        lost.add("forced_eos_token_id")
+    if decoder_only:  # their least length counts the prompt, ours does not
+        lost |= {name for name in ("forced_bos_token_id", "min_length") if values.get(name)}
+    else:
+        lost |= {"stop_strings"} & values.keys()
+    for name in lost:
+        settings.left.discard(name)
+        if name == "bad_words_ids":
+            values[name] = [w for w in several if not isinstance(w, list) or len(w) == 1]
+        else:
+            values.pop(name)
+    return lost
+
+
+def _stop_strings(settings: Settings) -> tuple[str, ...]:
+    found = settings.raw("stop_strings", [])
+    found = [found] if isinstance(found, str) else found
+    if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
+        raise settings.error("stop_strings", "it must be a list of texts")
+    return tuple(found)
 
 
 def _special_ids(
@@ -230,8 +287,17 @@ def write_generation(
         values["forced_bos_token_id"] = decode.first_token
     if decode.no_repeat_ngram:
         values["no_repeat_ngram_size"] = decode.no_repeat_ngram
-    if decode.min_new_tokens:
+    if decode.min_new_tokens and decoder_only:
+        values["min_new_tokens"] = decode.min_new_tokens
+    elif decode.min_new_tokens:
         values["min_length"] = 1 + decode.min_new_tokens
+    if decode.repetition_penalty != 1.0:
+        values["repetition_penalty"] = decode.repetition_penalty
+    if decode.temperature:
+        values |= {"do_sample": True, "temperature": decode.temperature}
+        values |= {"top_k": decode.top_k, "top_p": decode.top_p}
+    if decode.stop:
+        values["stop_strings"] = list(decode.stop)
     if decode.force_eos:
         values["forced_eos_token_id"] = special.eos
     return values

@@ -22,16 +22,23 @@ ACTIVATIONS = {  # theirs -> ours; of several names for one function the first i
     "sigmoid": "sigmoid",
     "linear": "identity",
 }
+# Tools write them into config.json beside the settings of the model.
+BOOKKEEPING = frozenset(
+    ["auto_map", "unsloth_fixed", "model_name", "pretrained_model_name_or_path"]
+)
 # Null everywhere: an absent value, or one under which nothing changes.
 UNSET = (None,)
 
 
 class Settings:
-    """The keys of one file; `finish` refuses those that nobody has asked for."""
+    """The keys of one file; `finish` refuses those that nobody has asked for.
+
+    `notes` are lines for the reader about what was passed over.
+    """
 
     def __init__(self, values: Mapping[str, Any], file: str):
         self.values, self.file = dict(values), file
-        self.left = set(values)
+        self.left, self.notes = set(values), list[str]()
 
     def ignore(self, names: Collection[str]) -> None:
         """Keys that are known to change no number."""
@@ -80,15 +87,28 @@ class Settings:
         return self.values.get(name, default)
 
     def finish(self) -> None:
-        """Refuse the keys that are left."""
-        if self.left:
-            unknown = ", ".join(
-                f"{name} = {_show(self.values[name])}" for name in sorted(self.left)
+        """Refuse the keys that are left, unless they are null or tell of versions and tools."""
+        passed = {
+            name
+            for name in self.left
+            if self.values[name] is None
+            or name in BOOKKEEPING
+            or name.startswith("_")
+            or name.endswith("_version")
+        }
+        if passed:
+            self.notes.append(
+                f"{self.file}: passed over, for no number changes: {self.show(passed)}"
             )
+        if unknown := self.left - passed:
             raise LabError(
-                f"{self.file}: not understood, and it may change the numbers: {unknown} "
+                f"{self.file}: not understood, and it may change the numbers: {self.show(unknown)} "
                 "(remove what does not)"
             )
+
+    def show(self, names: Collection[str]) -> str:
+        """Keys and their values, as a message lists them."""
+        return ", ".join(f"{name} = {_show(self.values[name])}" for name in sorted(names))
 
     def error(self, name: str, why: str) -> LabError:
         """The refusal of a value."""

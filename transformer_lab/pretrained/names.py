@@ -25,6 +25,7 @@ class Transform:
     to_ours: Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
+WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
 SAME = Transform(lambda x: x, lambda x: [x])
 TRANSPOSE = Transform(lambda x: x.T, lambda x: [x.T])  # torch's Linear holds [out, in]
 ROW = Transform(lambda x: x[None], lambda x: [x[0]])  # [n] of ours is [1, n] of theirs
@@ -119,7 +120,12 @@ def import_params(
         "wrong": [*_misfits(table, tensors, shapes), *_wrong_values(names, tensors)],
     }
     if any(faults.values()):
-        lists = (f"{kind}: {', '.join(found)}" for kind, found in faults.items() if found)
+        lists = [f"{kind}: {', '.join(found)}" for kind, found in faults.items() if found]
+        if any("head/embedding" in table[name][0] for name in faults["missing"]):
+            lists.append(
+                "the output head is missing: if it is the input embedding, say "
+                '"tie_word_embeddings": true in config.json'
+            )
         raise LabError(f"{source}: {'; '.join(lists)}")
     flat = {
         path: np.asarray(value, np.float32, order="C")
@@ -127,6 +133,17 @@ def import_params(
         for path, value in zip(paths, transform.to_ours(tensors[name]), strict=True)
     }
     return unflatten_dict(flat, sep="/")
+
+
+def without_wrappers(tensors: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """The tensors without what torch's wrappers of a model put before all names, and that text."""
+    taken = ""
+    if not tensors:
+        return tensors, taken
+    while prefix := next((p for p in WRAPPERS if all(n.startswith(p) for n in tensors)), ""):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        taken += prefix
+    return tensors, taken
 
 
 def export_params(names: NameMap, params: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from transformer_lab.tasks.base import (
     shapes_of,
     table_size,
 )
+from transformer_lab.text.stream import continuation
 
 LAYOUTS = ("stream", "packed")
 
@@ -251,28 +252,38 @@ class LanguageModeling:
         ids = self.tokenizer.encode(prompt)
         return [self.start_id, *ids] if self.config.prompt_start or not ids else ids
 
+    def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
+        """The text that ids add to a prompt's, which may have its start token."""
+        return continuation(self.tokenizer, self.without_start(prompt), ids)
+
+    def without_start(self, prompt: Sequence[int]) -> Sequence[int]:
+        """The ids of a prompt that are its text's."""
+        return prompt[1:] if list(prompt[:1]) == [self.start_id] else prompt
+
     def generator(self, place: Place | None = None) -> Generator:
         """Continues prompts; it keeps what is compiled."""
         if place not in self._generators:
             decode, tok = self.sections["decode"], self.tokenizer
             rows = -(-decode.batch_size // self.rows_multiple) * self.rows_multiple
+            # Rows of the table that no piece has.
+            banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
             self._generators[place] = Generator(
                 self.model,
-                replace(decode, batch_size=rows),
+                replace(decode, batch_size=rows, banned_tokens=banned),
                 eos_id=tok.eos_id,
                 rows_multiple=self.rows_multiple,
                 place=place,
             )
         return self._generators[place]
 
-    def stops(self, ids: list[int]) -> bool:
-        """Whether a stop string stands in the text."""
+    def stops(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether a stop string stands in the text that follows a prompt."""
         stop = self.sections["decode"].stop
-        return bool(stop) and any(s in self.tokenizer.decode(ids) for s in stop)
+        return bool(stop) and any(s in self.continuation(prompt, ids) for s in stop)
 
-    def text_of(self, found: Generated) -> str:
-        """What was generated, up to the first stop string."""
-        whole = self.tokenizer.decode(found.ids)
+    def text_of(self, found: Generated, prompt: Sequence[int] = ()) -> str:
+        """What was generated after a prompt, up to the first stop string."""
+        whole = self.continuation(prompt, found.ids)
         ends = [whole.find(s) for s in self.sections["decode"].stop if s in whole]
         return whole[: min(ends)] if ends else whole
 
@@ -326,7 +337,7 @@ class LanguageModeling:
         found = self.generator(place)(params, starts, stops=self.stops)
         decode = self.tokenizer.decode
         rows = [
-            (decode(ids), self.text_of(outs[0]), decode(whole[len(ids) :]))
+            (decode(ids), self.text_of(outs[0], ids), self.continuation(ids, whole[len(ids) :]))
             for ids, outs, whole in zip(prompts, found, cut, strict=True)
         ]
         return Scores(values, rows, {})

@@ -200,7 +200,8 @@ class MaskedLanguageModeling(Reading):
         for line, ids, values in zip(texts, encoded, logits, strict=True):
             if self.masker.mask_id not in ids:
                 raise LabError(f"[MASK] stands beyond {self.limit} tokens: {line[:60]}")
-            chances = np.asarray(jax.nn.softmax(values[ids.index(self.masker.mask_id)]))
+            chances = np.array(jax.nn.softmax(values[ids.index(self.masker.mask_id)]))
+            chances[list(self.tokenizer.unused(len(chances)))] = -1.0  # they mean nothing
             best = np.argsort(-chances)[:5]
             fills = [(self.tokenizer.piece(i), float(chances[i])) for i in best]
             found.append({"text": line, "fills": fills})

@@ -165,7 +165,7 @@ class Translation(Bucketed):
         decode, tok = self.sections["decode"], self.tokenizer
         rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
         # Rows of the table that no piece has.
-        banned = *decode.banned_tokens, *range(tok.vocab_size, self.model_config.vocab_size)
+        banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
         return SequenceDecoder(
             self.model,
             replace(decode, batch_size=rows, banned_tokens=banned),

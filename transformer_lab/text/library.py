@@ -25,6 +25,10 @@ class LibraryTokenizer(Tokenizer):
         # Text may be unknown; but one token that is all of them at once ends the text.
         self._reserved -= {self.unk_id} - {self.pad_id, self.eos_id, self.bos_id}
 
+    def unused(self, size: int) -> tuple[int, ...]:
+        holes = (i for i in range(self._spellable) if i not in self._pieces)
+        return (*holes, *super().unused(size))
+
     def _encode(self, text: str) -> list[int]:
         return self._spell(self._library.encode(text, add_special_tokens=False).ids)
 

@@ -1,5 +1,6 @@
 """Text of one token after the other, never half a character."""
 
+from collections.abc import Sequence
 from operator import index
 from typing import SupportsIndex
 
@@ -10,20 +11,32 @@ UNFINISHED = 3  # bytes at most of a character that is not whole yet, each one U
 KEPT = 16  # tokens before the next one: enough that bytes are split into characters as before
 
 
+def continuation(tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
+    """The text that ids add to that of those before them, which hold no end token.
+
+    Some kinds drop the blank before a text's first word, so that both are decoded together.
+    """
+    head, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
+    return whole[len(head) :] if whole.startswith(head) else tokenizer.decode(ids)
+
+
 class TextStream:
     """An incremental `decode`: all pushes and `finish`, joined, are the text of all tokens.
 
     A push decodes at most 33 tokens and the few of `encode("a")`, save in a run of blanks that a
-    tokenizer drops at the end of a text.
+    tokenizer drops at the end of a text. It is the text that follows that of the tokens `before`.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()):
         self._tokenizer = tokenizer
         # Stands for the text before the tail: some kinds treat the first word differently.
         self._anchor = tokenizer.encode("a")
         self._tail: list[int] = []
         self._sent = 0  # characters of the tail's text that have been given out
         self._ended = False
+        for token in before:
+            self.push(token)
+        self._sent = len(tokenizer.decode(self._tail))
 
     def push(self, token: SupportsIndex) -> str:
         """The text that one more token makes certain; often none, and none after the end token.

@@ -104,6 +104,10 @@ class Tokenizer(ABC):
     def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> "Tokenizer":
         """Rebuild from what `to_files` gave."""
 
+    def unused(self, size: int) -> tuple[int, ...]:
+        """The ids below `size` that no piece has, such as rows that fill a model's table up."""
+        return tuple(range(self.vocab_size, size))
+
     def encode(self, text: str) -> list[int]:
         """Ids of one text; no special token is added, and none can be written into the text."""
         return self._encode(clean(text))

@@ -159,6 +159,7 @@ class Resolved:
 
 # How a model is computed, which changes none of its numbers.
 COMPUTED = r"model\.(\w+\.)?(scan_layers|remat|attention_implementation)"
+FREE_TEXT = frozenset(["decode.stop"])  # texts in which a comma is a comma
 # May change between the stops of one run without making it another run. The data may lie elsewhere:
 # its fingerprint tells whether it is the same.
 FREE_ON_RESUME = (
@@ -273,7 +274,8 @@ def _coerce(value: Any, hint: Any, path: str) -> Any:
         return float(value)
     if origin is tuple and isinstance(value, list | tuple):
         item = typing.get_args(base)[0]
-        parts = [part for v in value for part in (v.split(",") if isinstance(v, str) else [v])]
+        names = path not in FREE_TEXT  # names may stand in one text, a,b
+        parts = [p for v in value for p in (v.split(",") if names and isinstance(v, str) else [v])]
         return tuple(_coerce(part, item, path) for part in parts)
     if not isinstance(value, origin) or (origin is int and isinstance(value, bool)):
         raise LabError(

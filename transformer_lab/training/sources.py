@@ -70,6 +70,8 @@ def _open_hf(directory: Path) -> Source:
     from transformer_lab import pretrained  # needs safetensors, which other runs do without
 
     found = pretrained.load(directory)
+    for note in found.notes:
+        log(note)
     files = (p for p in directory.iterdir() if p.suffix in TEXT_FILES and p.is_file())
     assets = {p.name: p.read_bytes() for p in files if not OTHERS.fullmatch(p.name)}
     model = {"kind": found.kind, **vars(found.config)}
