@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, check_file, fits
 from transformer_lab.training.checkpoint import write_atomically
 
 
@@ -65,28 +66,31 @@ def number(value: Any) -> Any:
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's metrics.jsonl, [] of a run without; a kill can cut the last."""
-    path, lines = workdir / "metrics.jsonl", []
-    content = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return [line for _, line in _whole_lines(workdir / "metrics.jsonl")]
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines that hold a step and numbers or texts, as they stand and as values."""
+    if not path.exists():
+        return
+    content = check_file(path).read_text(encoding="utf-8", errors="replace")
     for text in content.splitlines():
         try:
-            lines.append({name: number(value) for name, value in json.loads(text).items()})
-        except (ValueError, AttributeError):
+            line = json.loads(text)
+        except (ValueError, RecursionError):
             continue
-    return lines
+        if fits(line, dict[str, float | str]) and fits(line.get("step"), int):
+            line = {name: number(value) for name, value in line.items()}
+            rate = line.get("steps_per_second", 1.0)
+            if 0 <= line["step"] < 2**53 and fits(rate, float) and rate > 0:
+                yield text, line
 
 
 def _drop_lines_after(path: Path, step: int) -> None:
     """A resumed run writes the steps after its checkpoint again."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue  # the last line of a killed run
-    write_atomically(path, "".join(kept).encode())
+    if path.exists():
+        kept = [f"{text}\n" for text, line in _whole_lines(path) if line["step"] <= step]
+        write_atomically(path, "".join(kept).encode())
 
 
 def _tensorboard(workdir: Path, start_step: int) -> Any | None:
