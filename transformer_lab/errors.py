@@ -2,8 +2,11 @@
 
 import difflib
 import json
+import math
 import stat
 import traceback
+import types
+import typing
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,32 @@ def known(what: str, value: str, valid: Iterable[str]) -> str:
     if value not in (valid := list(valid)):
         raise LabError(f'{what}"{value}" is unknown{nearest(value, valid)}')
     return value
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a type such as `list[str]` or `dict[str, float | str]`.
+
+    A whole number is a float too, and true is no number. Numbers above 1e100 are none: their
+    squares and sums may have no place in a float.
+    """
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is types.UnionType:
+        return any(fits(value, each) for each in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(fits(x, arguments[0]) for x in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(x, arguments[1]) for x in value.values())
+    if origin not in (int, float) or isinstance(value, bool):
+        return isinstance(value, origin) and (origin is bool or not isinstance(value, bool))
+    if origin is float and isinstance(value, float):
+        return abs(value) <= 1e100 or not math.isfinite(value)
+    return isinstance(value, int) and abs(value) <= 1e100
+
+
+def shown(value: Any) -> str:
+    """A JSON value in one short line."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def line_of(error: BaseException, file: str) -> str:

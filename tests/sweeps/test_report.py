@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from tests.sweeps.sample import make_sweep
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, read_json
+from transformer_lab.sweeps import experiment, plots
 from transformer_lab.sweeps.report import comparison, numbers_grid, results_grid, write_report
-from transformer_lab.sweeps.results import read_table
+from transformer_lab.sweeps.results import Row, read_table
+from transformer_lab.sweeps.states import write_json
 
 SCORES = {
     "a": [(0.60, 0.70), (0.62, 0.75), (0.67, 0.71)],
@@ -112,19 +115,24 @@ def test_two_sweeps_differ_by_the_means_with_a_standard_error(tmp_path):
     assert (tmp_path / "x" / "compare.csv").exists()
 
 
-def test_the_experiments_own_plot_is_part_of_the_report(tmp_path):
-    file = tmp_path / "mine.py"
+def test_the_experiments_own_plot_is_drawn_and_its_file_never_run_unless_given(tmp_path):
+    """Whoever sends a directory of results must not run a program here."""
+    ran, file = tmp_path / "ran", tmp_path / "mine.py"
     file.write_text(
+        "from pathlib import Path\n"
         "from matplotlib.figure import Figure\n"
         "from transformer_lab.sweeps.experiment import Experiment\n"
+        f"Path({str(ran)!r}).touch()\n"
         "def plot(table):\n    figure = Figure()\n"
         "    figure.subplots().plot([row.mean('test/accuracy') for row in table.rows])\n"
         "    return figure\n"
         "def get_experiment(scale): return Experiment('configs/smoke.py', [], plot=plot)\n",
         encoding="utf-8",
     )
-    text = write_report(make_sweep(tmp_path / "s", SCORES, experiment=str(file)))
-    assert "![plot](plot.png)" in text and (tmp_path / "s" / "plot.svg").exists()
+    sweep = make_sweep(tmp_path / "s", SCORES, experiment=str(file))
+    assert "![plot]" not in write_report(sweep) and not ran.exists()
+    text = write_report(sweep, plot=experiment.load(str(file), "cpu").plot)
+    assert "![plot](plot.png)" in text and (sweep / "plot.svg").exists() and ran.exists()
 
 
 def test_a_directory_without_a_sweep_is_one_line(tmp_path):
@@ -145,3 +153,43 @@ def test_a_curve_leaves_out_lines_that_are_no_json(tmp_path):
     with open(directory / "metrics.jsonl", "ab") as file:
         file.write(b'\x00\xff\n{"step": 11, "lo')
     assert read_table(tmp_path).rows[0].runs[0].curve("loss") == ([5, 10], [2.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("sweep.json", {"runs": None}, "sweep.json: runs = null"),
+        ("sweep.json", {"columns": "loss"}, 'sweep.json: columns = "loss"'),
+        ("sweep.json", {"higher_is_better": 1}, "sweep.json: higher_is_better = 1"),
+        ("sweep.json", {"runs": [{"name": "../x", "row": "a"}]}, "no name for a directory"),
+        ("sweep.json", {"runs": [{"name": "x"}]}, "has no row"),
+        ("a,seed=0/results.json", {"test/accuracy": [1]}, r"test/accuracy = \[1\]"),
+        ("a,seed=0/results.json", {"parameters": 10**400}, "parameters = 1000"),
+        ("a,seed=0/config.json", {"model": 3}, r"config\.json: config\.model = 3"),
+    ],
+)
+def test_a_key_of_a_wrong_type_is_named_with_its_file(name, change, words, tmp_path):
+    file = make_sweep(tmp_path, SCORES) / name
+    write_json(file, read_json(file) | change)
+    with pytest.raises(LabError, match=words):
+        read_table(tmp_path)
+
+
+def test_a_curve_leaves_out_values_that_are_no_numbers(tmp_path):
+    directory = make_sweep(tmp_path, SCORES) / "a,seed=0"
+    with open(directory / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 11, "loss": null}\n{"step": "x", "loss": 1}\n[[[]]]\n')
+        file.write('{"step": 12, "loss": "text"}\n{"loss": 2}\n' + "[" * 50000 + "\n")
+    assert read_table(tmp_path).rows[0].runs[0].curve("loss") == ([5, 10], [2.0, 1.0])
+
+
+@pytest.mark.parametrize("name", ["$\\frac{", "_hidden", "x$^2$", "two\nlines", "w" * 5000])
+def test_a_rows_name_is_drawn_as_it_stands(name, tmp_path):
+    """Two "$" would be a formula, "_" would hide it from the legend."""
+    table = read_table(make_sweep(tmp_path, {"a": [(0.1, 0.2)]}))
+    figure = plots.curves(dataclasses.replace(table, rows=(Row(name, table.rows[0].runs),)))
+    plots.save(figure, tmp_path / "curves")
+    (text,) = figure.legends[0].get_texts()
+    drawn, formula = text._preprocess_math(text.get_text())
+    assert not formula
+    assert drawn.strip() == (name.replace("\n", " ") if len(name) < 60 else "w" * 59 + "…")

@@ -63,7 +63,7 @@ def main(_: list[str]) -> int:
     if args.index is None:
         from transformer_lab.sweeps.report import write_report  # matplotlib takes a second to load
 
-        print(write_report(workdir))
+        print(write_report(workdir, plot=found.plot))
         log(f"{workdir}/report.html has the curves; also report.md, .csv and .tex")
     if failed:
         log(f"{len(failed)} of {len(chosen)} runs failed: {', '.join(failed)}")

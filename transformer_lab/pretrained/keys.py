@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, shown
 
 ACTIVATIONS = {  # theirs -> ours; of several names for one function the first is written
     "relu": "relu",
@@ -108,19 +108,14 @@ class Settings:
 
     def show(self, names: Collection[str]) -> str:
         """Keys and their values, as a message lists them."""
-        return ", ".join(f"{name} = {_show(self.values[name])}" for name in sorted(names))
+        return ", ".join(f"{name} = {shown(self.values[name])}" for name in sorted(names))
 
     def error(self, name: str, why: str) -> LabError:
         """The refusal of a value."""
-        shown = _show(self.values.get(name))
-        return LabError(f"{self.file}: {name} = {shown} is not supported: {why}")
+        value = shown(self.values.get(name))
+        return LabError(f"{self.file}: {name} = {value} is not supported: {why}")
 
 
 def words(text: str) -> frozenset[str]:
     """A set of names, written as running text."""
     return frozenset(text.split())
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

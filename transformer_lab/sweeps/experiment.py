@@ -14,7 +14,7 @@ from transformer_lab.errors import LabError, check_file, line_of, nearest
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import flatten, resolve
 
-NAME = re.compile(r"(?![_.,-])[\w.,=+-]+")  # safe in a path and in a shell
+NAME = re.compile(r"(?![_.,-])[\w.,=+-]{1,120}")  # safe in a path and in a shell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,8 @@ def load(path: str, scale: str) -> Experiment:
     if not hasattr(module, "get_experiment"):
         raise LabError(f"{path} has no get_experiment(scale): it is no experiment")
     found = _guarded(path, module.get_experiment, scale)
+    if not isinstance(found, Experiment):
+        raise LabError(f"{path}: get_experiment returns {found!r:.60}: it must be an Experiment")
     return dataclasses.replace(found, doc=(module.__doc__ or "").strip())
 
 
@@ -123,7 +125,12 @@ def _run(name: str, row: str, values: dict[str, Any]) -> Run:
 
 def _load_config(reference: str) -> ConfigDict:
     path, _, argument = reference.partition(":")
-    return _guarded(path, load_module(path).get_config, *[argument] if argument else [])
+    module = load_module(path)
+    arguments = [argument] if argument else []
+    config = _guarded(path, lambda: module.get_config(*arguments))
+    if not isinstance(config, ConfigDict):
+        raise LabError(f"{path}: get_config returns {config!r:.60}: it must be a ConfigDict")
+    return config
 
 
 def _change(config: ConfigDict, key: str, value: Any) -> None:

@@ -15,7 +15,7 @@ def curves(table: Table) -> Figure:
     keys = "loss", f"validation/{table.plan['metric']}"
     for axes, key in zip(figure.subplots(1, 2), keys, strict=True):
         for i, row in enumerate(table.rows):
-            label = row.name
+            label = plain(row.name)
             for run in row.runs:
                 steps, values = run.curve(key)
                 if steps:
@@ -23,10 +23,17 @@ def curves(table: Table) -> Figure:
                     style = f"C{i % 10}", ("-", "--", ":", "-.")[i // 10 % 4]
                     axes.plot(steps, values, c=style[0], ls=style[1], marker=marker, label=label)
                     label = None
-        axes.set(xlabel="step", title=key)
+        axes.set(xlabel="step", title=plain(key))
     entries = figure.axes[0].get_legend_handles_labels()
     figure.legend(*entries, loc="outside right upper", fontsize="small")
     return figure
+
+
+def plain(text: str) -> str:
+    """A name as a figure's text: short, no formula, and not hidden from the legend as "_x" is."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    text = text if len(text) <= 60 else f"{text[:59]}…"
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def save(figure: Figure, path: Path) -> bytes:

@@ -10,20 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_lab.sweeps import experiment, plots
-from transformer_lab.sweeps.results import Row, Table, read_table
+from matplotlib.figure import Figure
+
+from transformer_lab.sweeps import plots
+from transformer_lab.sweeps.results import COSTS, Row, Table, read_table, score_keys
 from transformer_lab.training.checkpoint import write_atomically
 from transformer_lab.training.writers import log
 
-COSTS = {  # keys of results.json, and their columns' names
-    "parameters": "parameters",
-    "trainable_parameters": "trained",
-    "optimizer_bytes": "optimizer bytes",
-    "saved_bytes": "saved bytes",
-    "flops_per_token": "FLOPs a token",
-    "seconds": "seconds",
-    "step_seconds": "seconds a step",
-}
 MEASURED = ("seconds", "step_seconds")  # costs that differ from seed to seed
 LEGEND = "Mean ± sample deviation over the seeds; * is the best on the validation split."
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}
@@ -38,10 +31,15 @@ class Grid(NamedTuple):
     rows: list[list[str]]
 
 
-def write_report(workdir: Path, other: Path | None = None) -> str:
+Plot = Callable[[Table], Figure]
+
+
+def write_report(workdir: Path, other: Path | None = None, plot: Plot | None = None) -> str:
     """Writes report.md, .csv, .tex and .html, and the figures; returns the Markdown.
 
     `other` is another sweep's directory to compare with: compare.csv, and a table in the others.
+    `plot` is the experiment's own. The file that sweep.json names is never run: whoever sends a
+    directory of results must not run a program here.
     """
     table = read_table(workdir)
     grids = [results_grid(table)]
@@ -51,7 +49,7 @@ def write_report(workdir: Path, other: Path | None = None) -> str:
         _write(workdir / "compare.csv", _csv(grids[1]))
     trained = any(run.curve("loss")[0] for row in table.rows for run in row.runs)
     figures = {"curves": plots.curves(table)} if trained else {}
-    figures |= _own_plot(table)
+    figures |= _own_plot(table, plot)
     images = {name: plots.save(figure, workdir / name) for name, figure in figures.items()}
     text = _markdown(table, grids, list(images))
     _write(workdir / "report.md", text)
@@ -64,7 +62,7 @@ def results_grid(table: Table) -> Grid:
     """What a reader sees; columns of which nothing is known are left out."""
     plan = table.plan
     known = lambda keys: [key for key in keys if any(row.numbers(key) for row in table.rows)]  # noqa: E731
-    scores, costs = known(_scores(table)), known(COSTS)
+    scores, costs = known(score_keys(table.plan)), known(COSTS)
     header = ["", "seeds", *(key.replace("/", " ") for key in scores)]
     header += [f"paper ({plan['source']})"] if plan["paper"] else []
     rows = []
@@ -79,7 +77,7 @@ def results_grid(table: Table) -> Grid:
 def numbers_grid(table: Table) -> Grid:
     """The same with all digits, for programs."""
     header = ["variation", "best", "finished", "runs", "failed", "paper", "source"]
-    keys = [*_scores(table), *COSTS]
+    keys = [*score_keys(table.plan), *COSTS]
     header += [f"{key} {what}" for key in keys for what in ("mean", "deviation")]
     rows, plan = [], table.plan
     for row in table.rows:
@@ -101,7 +99,7 @@ def comparison(table: Table, other: Table) -> Grid:
     there = {row.name: row for row in other.rows}
     header, rows = ["", "score", "here", f"in {other.workdir}", "difference", "error"], []
     for row in (row for row in table.rows if row.name in there):
-        for key in (key for key in _scores(table) if key.startswith("test/")):
+        for key in (key for key in score_keys(table.plan) if key.startswith("test/")):
             pair = row, there[row.name]
             squares = [r.deviation(key) ** 2 / max(len(r.numbers(key)), 1) for r in pair]
             figures = [pair[0].mean(key) - pair[1].mean(key), math.sqrt(sum(squares))]
@@ -116,11 +114,6 @@ def notes(table: Table) -> list[str]:
     failed, missing = table.in_state(failed=True), table.in_state(failed=False)
     lines = [f"failed: {run.name}: {run.error}" for run in failed]
     return [LEGEND, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
-
-
-def _scores(table: Table) -> list[str]:
-    metric = table.plan["metric"]
-    return [f"validation/{metric}", *(f"test/{m}" for m in [metric, *table.plan["columns"]])]
 
 
 def _seeds(row: Row) -> str:
@@ -141,10 +134,9 @@ def _cost(row: Row, key: str) -> str:
     return f"{row.mean(key):,.3g}" if key in MEASURED else f"{row.mean(key):,.0f}"
 
 
-def _own_plot(table: Table) -> dict:
-    """The experiment's figure; its file may have gone or changed since, which is no failure."""
+def _own_plot(table: Table, plot: Plot | None) -> dict[str, Figure]:
+    """The experiment's figure; runs that it needs may be missing, which is no failure."""
     try:
-        plot = experiment.load(table.plan["experiment"], table.plan["scale"]).plot
         return {"plot": plot(table)} if plot else {}
     except Exception as error:
         log(f"the experiment's own plot is left out: {error}")
@@ -157,12 +149,13 @@ def _title(table: Table) -> str:
 
 def _markdown(table: Table, grids: list[Grid], images: list[str]) -> str:
     escape = lambda text: re.sub(r"([|*_<`\[\\])", r"\\\1", text)  # noqa: E731
-    parts = [f"# {escape(_title(table))}", escape(table.plan["doc"])]
+    line = lambda text: escape(" ".join(text.split()))  # noqa: E731
+    parts = [f"# {line(_title(table))}", escape(table.plan["doc"])]
     for grid in grids:
         rule = [":--", *["--:"] * (len(grid.header) - 1)]
-        rows = [list(map(escape, grid.header)), rule, *(map(escape, row) for row in grid.rows)]
+        rows = [list(map(line, grid.header)), rule, *(map(line, row) for row in grid.rows)]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    parts.append("\n".join(f"- {escape(line)}" for line in notes(table)))
+    parts.append("\n".join(f"- {line(note)}" for note in notes(table)))
     return "\n\n".join(parts + [f"![{name}]({name}.png)" for name in images]) + "\n"
 
 
@@ -186,7 +179,8 @@ def _html(table: Table, grids: list[Grid], images: dict[str, bytes]) -> str:
 def _tex(grid: Grid) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {char: f"\\{char}" for char in "&%$#_{}"} | {"±": r"$\pm$"}
-    escape: Callable[[str], str] = lambda text: "".join(special.get(c, c) for c in text)  # noqa: E731
+    plain = lambda text: " ".join(text.split())  # noqa: E731
+    escape: Callable[[str], str] = lambda text: "".join(special.get(c, c) for c in plain(text))  # noqa: E731
     lines = [" & ".join(map(escape, cells)) + r" \\" for cells in [grid.header, *grid.rows]]
     columns = "l" + "r" * (len(grid.header) - 1)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline", *lines[1:]]

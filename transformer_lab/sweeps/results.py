@@ -4,18 +4,41 @@ import dataclasses
 import functools
 import math
 import statistics
+import typing
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_lab.errors import LabError, read_json
+from transformer_lab.errors import LabError, fits, read_json, shown
 from transformer_lab.models.costs import training_flops
+from transformer_lab.sweeps.experiment import NAME
 from transformer_lab.sweeps.runner import SWEEP
 from transformer_lab.sweeps.states import FAILED, FINISHED, failure, state_of
 from transformer_lab.training.config import resolve
 from transformer_lab.training.results import RESULTS
 from transformer_lab.training.writers import number, read_metrics
+
+PLAN = {  # what sweep.json must hold
+    "experiment": str,
+    "scale": str,
+    "metric": str,
+    "higher_is_better": bool,
+    "columns": list[str],
+    "paper": dict[str, float | str],
+    "source": str,
+    "doc": str,
+    "runs": list[dict[str, str]],
+}
+COSTS = {  # keys of results.json, and their columns' names
+    "parameters": "parameters",
+    "trainable_parameters": "trained",
+    "optimizer_bytes": "optimizer bytes",
+    "saved_bytes": "saved bytes",
+    "flops_per_token": "FLOPs a token",
+    "seconds": "seconds",
+    "step_seconds": "seconds a step",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +53,8 @@ class Result:
 
     def curve(self, key: str) -> tuple[list[int], list[float]]:
         """Steps and values of a metric over the run, key as in metrics.jsonl."""
-        points = [(x["step"], float(x[key])) for x in read_metrics(self.directory) if key in x]
+        lines = read_metrics(self.directory)
+        points = [(x["step"], float(x[key])) for x in lines if fits(x.get(key), float)]
         return [step for step, _ in points], [value for _, value in points]
 
 
@@ -52,6 +76,8 @@ class Row:
     def mean(self, key: str) -> float:
         """NaN without a finished run."""
         found = self.numbers(key)
+        if not all(map(math.isfinite, found)):
+            return sum(found)
         return statistics.fmean(found) if found else math.nan
 
     def deviation(self, key: str) -> float:
@@ -88,23 +114,50 @@ def read_table(workdir: Path) -> Table:
     """What stands in a sweep's directory now."""
     if not (workdir / SWEEP).exists():
         raise LabError(f"{workdir} holds no sweep (no {SWEEP}): is it the --workdir of a sweep?")
-    plan = read_json(workdir / SWEEP)
+    plan = read_plan(workdir / SWEEP)
     rows: dict[str, list[Result]] = {}
     for run in plan["runs"]:
-        rows.setdefault(run["row"], []).append(_result(run["name"], workdir / run["name"]))
+        found = _result(run["name"], workdir / run["name"], set(score_keys(plan)))
+        rows.setdefault(run["row"], []).append(found)
     return Table(workdir, plan, tuple(Row(name, tuple(runs)) for name, runs in rows.items()))
 
 
-def _result(name: str, directory: Path) -> Result:
+def read_plan(path: Path) -> dict[str, Any]:
+    """What sweep.json says. Raises: LabError that names a key that is missing or mistyped."""
+    plan = read_json(path)
+    for key, hint in PLAN.items():
+        if not fits(plan.get(key), hint):
+            needed = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else hint
+            raise LabError(f"{path}: {key} = {shown(plan.get(key))}: it must be {needed}")
+    for run in plan["runs"]:
+        if not run.keys() >= {"name", "row"} or not NAME.fullmatch(run["name"]):
+            raise LabError(f"{path}: runs: {shown(run)} has no row, or no name for a directory")
+    return plan
+
+
+def score_keys(plan: dict[str, Any]) -> list[str]:
+    """The keys of results.json that a sweep's table shows."""
+    metrics = [plan["metric"], *plan["columns"]]
+    return [f"validation/{plan['metric']}", *(f"test/{metric}" for metric in metrics)]
+
+
+def _result(name: str, directory: Path, scores: set[str]) -> Result:
     state = state_of(directory)
     if state != FINISHED:
         return Result(name, directory, state, failure(directory), {})
-    values = {key: number(value) for key, value in read_json(directory / RESULTS).items()}
+    file = directory / RESULTS
+    values = {key: number(value) for key, value in read_json(file).items() if value is not None}
+    for key in sorted(values.keys() & {*scores, *COSTS, "steps_per_second", "vocab_size"}):
+        if not fits(values[key], int if key == "vocab_size" else float):
+            raise LabError(f"{file}: {key} = {shown(values[key])}: it must be a number")
     if rate := values.get("steps_per_second"):
         values["step_seconds"] = 1 / rate
     config = directory / "config.json"
     if config.exists():  # a measurement has none
-        values |= _flops(read_json(config), values.get("vocab_size"))
+        try:
+            values |= _flops(read_json(config), values.get("vocab_size"))
+        except LabError as error:
+            raise LabError(f"{config}: {error}") from None
     return Result(name, directory, state, "", values)
 
 

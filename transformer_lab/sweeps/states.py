@@ -40,7 +40,7 @@ def state_of(directory: Path) -> str:
 def failure(directory: Path) -> str:
     """The one line that says why a run failed, "" if it did not."""
     path = directory / FAILURE
-    return str(read_json(path).get("error")) if path.exists() else ""
+    return " ".join(str(read_json(path).get("error")).split()) if path.exists() else ""
 
 
 def progress(directory: Path) -> Progress:

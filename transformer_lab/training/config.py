@@ -184,7 +184,9 @@ def resolve(config: "ml_collections.ConfigDict") -> Resolved:
     values = config.to_dict()
     model, task = values.pop("model", {}), values.pop("task", {})
     for name, section in (("model", model), ("task", task)):
-        if "kind" not in section:
+        if not isinstance(section, dict):
+            raise LabError(f"config.{name} = {section!r:.60}: it must be a section of keys")
+        if not isinstance(section.get("kind"), str):
             raise LabError(f"config.{name}.kind is missing: start from default_config(model, task)")
     model_kind, task_kind = model.pop("kind"), task.pop("kind")
     values["task"] = task
@@ -242,7 +244,9 @@ def _to_config_dict(instance: Any) -> "ml_collections.ConfigDict":
     return config
 
 
-def _from_dict(cls: type, values: dict[str, Any], path: str) -> Any:
+def _from_dict(cls: type, values: Any, path: str) -> Any:
+    if not isinstance(values, dict):
+        raise LabError(f"config.{path} = {values!r:.60}: it must be a section of keys")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = typing.get_type_hints(cls)
     kwargs = {}

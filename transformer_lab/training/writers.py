@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, check_file, fits
 from transformer_lab.training.checkpoint import write_atomically
 
 
@@ -66,22 +67,24 @@ def number(value: Any) -> Any:
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's metrics.jsonl, [] of a run without; a kill can cut the last."""
-    return [values for _, values in _whole_lines(workdir / "metrics.jsonl")]
+    return [line for _, line in _whole_lines(workdir / "metrics.jsonl")]
 
 
-def _whole_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Lines as they stand, each with its step and its numbers and words; no others."""
-    lines = []
-    content = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+def _whole_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines that hold a step and numbers or texts, as they stand and as values."""
+    if not path.exists():
+        return
+    content = check_file(path).read_text(encoding="utf-8", errors="replace")
     for text in content.splitlines():
         try:
-            values = json.loads(text)
+            line = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(values, dict) and type(values.get("step")) is int:
-            kept = {k: number(v) for k, v in values.items() if isinstance(v, int | float | str)}
-            lines.append((text, kept))
-    return lines
+        if fits(line, dict[str, float | str]) and fits(line.get("step"), int):
+            line = {name: number(value) for name, value in line.items()}
+            rate = line.get("steps_per_second", 1.0)
+            if 0 <= line["step"] < 2**53 and fits(rate, float) and rate > 0:
+                yield text, line
 
 
 def evaluated(workdir: Path, step: int) -> bool:
