@@ -17,8 +17,8 @@ import jax
 from benchmarks.common import report
 from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.trainer import Trainer
 
 WORKERS = (0, 1, 2)
 AHEAD = 24  # batches that threads and processes may have ready

@@ -205,7 +205,8 @@ class Alternating:
 def loop_overhead(name: str, size: Size, blocks: int, block: int, append: str | None) -> None:
     """Prints what the loop adds to its compiled step: batches to the device, metrics, logging."""
     try:
-        from transformer_lab.training.loop import Trainer, train
+        from transformer_lab.training.loop import train
+        from transformer_lab.training.trainer import Trainer
     except ImportError as error:
         print(f"train_loop {name}: skipped, {error}", flush=True)
         return

@@ -7,8 +7,8 @@ from ml_collections import ConfigDict
 
 from transformer_lab.training import runs
 from transformer_lab.training.config import default_config, resolve
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.trainer import Trainer
 
 
 def tiny_config(**changes) -> ConfigDict:

@@ -23,9 +23,9 @@ from transformer_lab.text import train as train_tokenizer
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.config import default_config, resolve
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.sources import leaves
+from transformer_lab.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 VALUES = {

@@ -8,9 +8,9 @@ from tests.tiny import tiny_config
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints, rank
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.results import RESULTS
 from transformer_lab.training.sources import open_source
+from transformer_lab.training.trainer import Trainer
 
 LOSSES = [3.0, 2.0, 2.5, 2.6, 1.0, 0.5]  # of the validation split after each step
 

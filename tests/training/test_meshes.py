@@ -9,8 +9,8 @@ from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.ops.losses import token_metrics
 from transformer_lab.tasks.base import Task
 from transformer_lab.training.config import MeshConfig, OptimizerConfig, RunConfig
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.trainer import Trainer
 
 MODEL = DecoderConfig(
     layers=3, width=32, heads=4, head_dim=8, feed_forward_width=48, vocab_size=64, max_length=16,

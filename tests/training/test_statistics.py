@@ -12,8 +12,8 @@ from transformer_lab.ops.losses import STATISTICS, cross_entropy, masked_sum
 from transformer_lab.training.adapting import split
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.config import AdaptConfig, MeshConfig, OptimizerConfig, RunConfig
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.trainer import Trainer
 
 CONFIG = CNNConfig(stages=(1,), width=4, stem="small", image_size=(4, 4), channels=1, classes=3)
 

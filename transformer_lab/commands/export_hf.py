@@ -32,8 +32,8 @@ from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX, SETTINGS
 from transformer_lab.text.tokenizer import HEADER, SPECIAL_PIECES
 from transformer_lab.training import runs
 from transformer_lab.training.adapting import lora_factors
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.state import TrainState
+from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log
 
 __all__ = ["export", "export_run", "main"]

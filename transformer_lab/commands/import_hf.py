@@ -35,8 +35,8 @@ from transformer_lab.text.tokenizer import HEADER
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import default_config, resolve
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
 TASKS = {  # of a run, by the model's kind or its head

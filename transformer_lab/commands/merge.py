@@ -19,7 +19,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import AdaptConfig, OptimizerConfig, resolve
-from transformer_lab.training.loop import Trainer
+from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
 

@@ -25,8 +25,8 @@ from transformer_lab.tasks.base import KnownBatch, stand_in
 from transformer_lab.training import hlo, runs
 from transformer_lab.training.chips import CHIPS, Chip, chip_of
 from transformer_lab.training.config import Resolved
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import batch_sharding, make_mesh
+from transformer_lab.training.trainer import Trainer
 
 TOKENS = {*ROW_AXES, "sequence"}  # the axes over which tokens are divided
 NO_TPU = {  # what the runtime would ask the machine, and say where there is no TPU to ask

@@ -9,8 +9,9 @@ import jax
 
 from transformer_lab.tasks.base import count_parameters
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
-from transformer_lab.training.loop import Trainer, final_scores
+from transformer_lab.training.loop import final_scores
 from transformer_lab.training.state import TrainState
+from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import plain, read_metrics
 
 RESULTS = "results.json"

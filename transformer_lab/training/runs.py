@@ -26,7 +26,7 @@ from transformer_lab.training.config import (
     resolve,
 )
 from transformer_lab.training.lock import locked
-from transformer_lab.training.loop import Trainer, describe, final_scores, same_data, train
+from transformer_lab.training.loop import describe, final_scores, same_data, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple, used_mesh
 from transformer_lab.training.peers import refuse_differences, refuse_unshared
 from transformer_lab.training.results import RESULTS, write_results
@@ -39,6 +39,7 @@ from transformer_lab.training.sources import (
     within,
 )
 from transformer_lab.training.state import TrainState
+from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.version import code_version
 from transformer_lab.training.writers import MetricWriter, log, make_workdir, show_samples
 

@@ -16,9 +16,9 @@ from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, learned
 from transformer_lab.training.checkpoint import Checkpoints
-from transformer_lab.training.loop import Trainer
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.state import TrainState
+from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log
 
 HF = "hf:"
