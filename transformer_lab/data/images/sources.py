@@ -168,10 +168,13 @@ def _whole(part: Part, config: ImageConfig) -> Part:
 
 
 def _split(found: Found, config: ImageConfig) -> dict[str, np.ndarray]:
-    """Row numbers of each split; one that the set lacks is cut from its training images."""
+    """Row numbers of each split; one that the set lacks is cut from its training images, but no
+    test split from a folder that comes with validation images."""
     numbers = {split: np.arange(len(part.items)) for split, part in found.parts.items()}
     wanted = {"validation": config.validation_share, "test": config.test_share}
     missing = [split for split in wanted if split not in numbers]
+    if config.source == "folders" and "validation" in numbers:
+        wanted["test"] = 0.0
     numbers |= {split: np.zeros(0, np.int64) for split in missing}
     if any(wanted[split] for split in missing):
         labels = np.asarray(found.parts["train"].labels)
