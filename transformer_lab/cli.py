@@ -28,6 +28,8 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
 
+NONE = re.compile(r"--?config\.([\w.]+)=None")
+
 
 def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | None = None) -> None:
     """Runs `body(arguments)`; `define` declares flags that depend on other flags' values."""
@@ -37,7 +39,10 @@ def main(body: Callable[[list[str]], int | None], define: Callable[[], None] | N
             _refuse_bare_overrides(argv)
             if define is not None:
                 define()
-            return flags.FLAGS(argv)
+            rest = flags.FLAGS([argument for argument in argv if not NONE.fullmatch(argument)])
+            if "config" in flags.FLAGS and isinstance(flags.FLAGS["config"].value, ConfigDict):
+                settle(flags.FLAGS["config"].value, argv)
+            return rest
         except LabError as error:
             _fail(error)
         except Exception as error:  # a mistake in a config file can be of any kind
@@ -151,6 +156,19 @@ def _unknown_key(text: str) -> str:
         return text
     hint = re.search(r'Did you mean "(\w+)"', text)
     return f"config.{key} is not a key" + (f' (did you mean "{hint[1]}"?)' if hint else "")
+
+
+def settle(config: ConfigDict, argv: list[str]) -> None:
+    """Sets what --config.KEY=None names, which no flag of a number can read; and --config.steps
+    alone takes the place of the config's epochs, with a line."""
+    for argument in argv:
+        if match := NONE.fullmatch(argument):
+            config.update_from_flattened_dict({match[1]: None})
+    told = {m[1] for a in argv if (m := re.match(r"--?config\.(steps|epochs)\b", a))}
+    if told == {"steps"} and config.get("epochs") is not None:
+        line = f"--config.steps={config.steps} takes the place of config.epochs = {config.epochs}"
+        print(line, file=sys.stderr)
+        config.epochs = None
 
 
 def _fail(message: object, error: Exception | None = None) -> None:
