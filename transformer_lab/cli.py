@@ -30,6 +30,7 @@ flags.DEFINE_integer(
 flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
 COMMON = ("fast_xla", "peer_timeout", "peers")  # of every command
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
+NONE = re.compile(r"--?config\.([\w.]+)=None")
 
 
 def run(command: ModuleType, argv: list[str]) -> None:
@@ -47,9 +48,11 @@ def run(command: ModuleType, argv: list[str]) -> None:
         try:
             _refuse_bare_overrides(argv)
             declare(command)
-            left = flags.FLAGS(argv)
+            left = flags.FLAGS([argument for argument in argv if not NONE.fullmatch(argument)])
             if left[1:] and not words:
                 raise LabError(_left_over(left[1], argv))
+            if "config" in flags.FLAGS and isinstance(flags.FLAGS["config"].value, ConfigDict):
+                settle(flags.FLAGS["config"].value, argv)
             return left
         except LabError as error:
             _fail(error)
@@ -233,6 +236,19 @@ def _unknown_key(text: str) -> str:
         return text
     hint = re.search(r'Did you mean "(\w+)"', text)
     return f"config.{key} is not a key" + (f' (did you mean "{hint[1]}"?)' if hint else "")
+
+
+def settle(config: ConfigDict, argv: list[str]) -> None:
+    """Sets what --config.KEY=None names, which no flag of a number can read; and --config.steps
+    alone takes the place of the config's epochs, with a line."""
+    for argument in argv:
+        if match := NONE.fullmatch(argument):
+            config.update_from_flattened_dict({match[1]: None})
+    told = {m[1] for a in argv if (m := re.match(r"--?config\.(steps|epochs)\b", a))}
+    if told == {"steps"} and config.get("epochs") is not None:
+        line = f"--config.steps={config.steps} takes the place of config.epochs = {config.epochs}"
+        print(line, file=sys.stderr)
+        config.epochs = None
 
 
 def _fail(message: object, error: Exception | None = None) -> None:

@@ -7,6 +7,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from tests.tiny import tiny_config
+from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.training.config import default_config, flatten, resolve
 from transformer_lab.training.runs import refuse_changes
@@ -133,3 +134,30 @@ def test_the_number_of_workers_changes_no_number_so_a_run_resumes_with_any():
     now["batch"]["rows"] = 64
     with pytest.raises(LabError, match="batch.rows = 128, this one has 64"):
         refuse_changes(before, now, Path("run"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "steps", "epochs", "words"),
+    [
+        ([], 1000, 2.0, ""),
+        (["--config.steps=3"], 3, None, "--config.steps=3 takes the place of config.epochs = 2.0"),
+        (["--config.steps", "3"], 3, None, "takes the place"),
+        (["--config.epochs=None"], 1000, None, ""),
+        (["--config.steps=3", "--config.epochs=2.0"], 3, 2.0, ""),  # epochs, as a config has it
+    ],
+)
+def test_of_steps_and_epochs_one_decides_by_a_rule_that_is_said(argv, steps, epochs, words, capsys):
+    config = default_config(model="encoder_decoder", task="translation")
+    config.steps, config.epochs = steps, 2.0
+    cli.settle(config, argv)
+    assert (config.steps, config.epochs) == (steps, epochs)
+    assert resolve(config).run.epochs == epochs
+    said = capsys.readouterr().err
+    assert words in said and bool(words) == bool(said)
+
+
+def test_only_a_key_that_may_be_unset_takes_none():
+    config = default_config(model="encoder_decoder", task="translation")
+    cli.settle(config, ["--config.model.width=None"])
+    with pytest.raises(LabError, match="config.model.width = None is of type NoneType"):
+        resolve(config)

@@ -107,7 +107,8 @@ class RunConfig:
 
     seed: int = 0
     steps: int = 1000  # optimizer steps
-    epochs: float | None = None  # takes the place of steps
+    # Takes the place of steps, unless the command line has --config.steps alone.
+    epochs: float | None = None
     model_from_init: bool = False  # the model's sizes are those of --init_from
     micro_batches: int = 1  # a step's batch is computed in so many parts
     log_every: int = 50

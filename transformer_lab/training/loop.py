@@ -225,4 +225,5 @@ def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
             "optimizer.warmup_steps, or raise steps or epochs"
         )
     epoch = trainer.task.steps_per_epoch()
-    say(f"{trainer.steps:,} steps = {trainer.steps / epoch:.1f} epochs of {epoch:,} batches")
+    rule = " (config.epochs decides, not config.steps)" if trainer.config.epochs else ""
+    say(f"{trainer.steps:,} steps = {trainer.steps / epoch:.1f} epochs of {epoch:,} batches{rule}")

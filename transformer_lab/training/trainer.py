@@ -1,0 +1,155 @@
+"""A task with its compiled steps, on a mesh: what the loop runs, and what opens a trained run."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_lab.ops.stacked import stack_layers, unstack_layers
+from transformer_lab.tasks.base import Params, Place, Task
+from transformer_lab.training.adapting import assemble
+from transformer_lab.training.config import RunConfig
+from transformer_lab.training.mesh import batch_sharding, placer, shardings
+from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
+
+
+def _placed(shapes: Any, where: Any) -> Any:
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
+    )
+
+
+class Trainer:
+    """A task with its compiled steps, on a mesh."""
+
+    def __init__(self, config: RunConfig, task: Task, mesh: Mesh):
+        self.config, self.task, self.mesh = config, task, mesh
+        self.steps = config.steps
+        if config.epochs is not None:
+            self.steps = math.ceil(config.epochs * task.steps_per_epoch())
+        rate = schedule(config.optimizer, self.steps)
+        optimizer = make_optimizer(config.optimizer, rate)
+        adapt, self.adapted = config.adapt, config.adapt.method != "full"
+        averaged = config.ema_decay > 0
+        init = lambda: init_state(task.init, optimizer, config.seed, adapt, averaged)  # noqa: E731
+        # Layers train stacked where all of them do, by an optimizer that treats each alike.
+        whole = not self.adapted and config.optimizer.name != "adafactor"
+        stack = lambda state: stack_layers(state, task.model_config) if whole else state  # noqa: E731
+        shapes = jax.eval_shape(init)  # canonical: of checkpoints, and of all but the step itself
+        self.state_shardings = shardings(shapes, mesh, config.mesh.rules)
+        self.param_shardings = self.state_shardings.params  # of the whole model
+        self.param_shapes = shapes.params
+        if self.adapted:
+            self.param_shapes = jax.eval_shape(task.init, jax.random.key(0))
+            whole = {"params": self.param_shapes}  # with the paths that they have in a state
+            self.param_shardings = shardings(whole, mesh, config.mesh.rules)["params"]
+        self.abstract_state = _placed(shapes, self.state_shardings)
+        shapes = jax.eval_shape(stack, shapes)
+        inner = shardings(shapes, mesh, config.mesh.rules)
+        self.step_state = _placed(shapes, inner)  # what the step takes, as shapes
+        self.stacked = jax.tree.structure(shapes) != jax.tree.structure(self.abstract_state)
+        self.init = jax.jit(lambda: stack(init()), out_shardings=inner)
+        self._stack = jax.jit(stack, out_shardings=inner)
+        self._unstack = jax.jit(unstack_layers, out_shardings=self.state_shardings)
+        self._unstack_params = jax.jit(unstack_layers, out_shardings=self.state_shardings.params)
+        self.place: Place = placer(mesh)
+        step = make_train_step(
+            task.loss, optimizer, rate, config.seed, config.micro_batches, mesh, adapt,
+            config.ema_decay,
+        )  # fmt: skip
+        everywhere = NamedSharding(mesh, P())
+        inputs = (inner, batch_sharding(mesh))
+        self._votes: dict[int, tuple[jax.Array, ...]] = {}
+        if jax.process_count() > 1:
+            step, inputs = _voting(step), (*inputs, NamedSharding(mesh, P(mesh.axis_names)))
+        self.train_step = jax.jit(
+            step,
+            donate_argnums=0,
+            in_shardings=inputs,
+            out_shardings=(inner, everywhere),
+        )
+
+        def metrics(params, batch):
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return task.metrics(params, batch)
+
+        self.eval_step = jax.jit(
+            metrics,
+            in_shardings=(self.param_shardings, batch_sharding(mesh)),
+            out_shardings=everywhere,
+        )
+        self._split = jax.jit(
+            lambda params: split_params(params, config.seed, adapt),
+            out_shardings=(self.state_shardings.params, self.state_shardings.frozen),
+        )
+        self._assemble = jax.jit(
+            lambda trained, frozen: assemble(trained, frozen, adapt),
+            out_shardings=self.param_shardings,
+        )
+
+    def vote(self, number: int) -> tuple[jax.Array, ...]:
+        """What `train_step` takes besides when there are several processes: this one's signal."""
+        if jax.process_count() > 1 and number not in self._votes:
+            sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
+            own = lambda _: np.full(1, number, np.int32)  # noqa: E731
+            vote = jax.make_array_from_callback((self.mesh.size,), sharding, own)
+            self._votes[number] = (vote,)
+        return self._votes.get(number, ())
+
+    def stack(self, state: TrainState) -> TrainState:
+        """A canonical state as the step takes it."""
+        return self._stack(state) if self.stacked else state
+
+    def canonical(self, state: TrainState) -> TrainState:
+        """The state as it is stored, each layer for itself."""
+        return self._unstack(state) if self.stacked else state
+
+    def with_params(self, state: TrainState, params: Params) -> TrainState:
+        """The state with other parameters of the whole model, laid as the mesh has them."""
+        params = jax.device_put(params, self.param_shardings)
+        trained, frozen = self._split(params) if self.adapted else (params, {})
+        average = jax.tree.map(jnp.copy, trained) if state.average else {}
+        state = self.canonical(state).replace(params=trained, frozen=frozen, average=average)
+        return self.stack(state)
+
+    def whole(self, state: TrainState) -> Params:
+        """The parameters as the model takes them, for evaluation and decoding: their average over
+        the steps where the run keeps one."""
+        params = state.average or state.params
+        if self.adapted:
+            return self._assemble(params, state.frozen)
+        known = jax.tree.structure(params) == jax.tree.structure(self.param_shapes)
+        return params if known else self._unstack_params(params)
+
+    def evaluate(self, params: Params, split: str) -> dict[str, float]:
+        """Sums over every example of a split, divided once; "loss" in nats a token."""
+        sums: dict[str, np.ndarray] = {}
+        results = [
+            self.eval_step(params, self.place(batch)) for batch in self.task.eval_batches(split)
+        ]
+        for pairs in results:
+            for name, pair in pairs.items():
+                sums[name] = sums.get(name, 0.0) + np.asarray(pair, np.float64)
+        values = {name: float(total / weight) for name, (total, weight) in sums.items() if weight}
+        if "nll" in values:
+            values["perplexity"] = math.exp(min(values.pop("nll"), 700.0))
+        return values
+
+
+def _voting(step: Callable) -> Callable:
+    """The step with one more argument, a number a device; its metrics have the largest as "stop".
+
+    So all processes know of a signal that one of them has, at the same step, without waiting.
+    """
+
+    def voting(state, batch, votes):
+        state, metrics = step(state, batch)
+        return state, {**metrics, "stop": votes.max()}
+
+    return voting
