@@ -18,7 +18,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, fits, nearest
 from transformer_lab.pretrained.encoder_settings import (
     LABELLED,
     label_names,
@@ -50,6 +50,7 @@ FAMILIES = {
     "vit": "transformer_lab.pretrained.vit",
 }
 
+LISTED = {"architectures": list[str], "id2label": dict[str, str | int]}
 SILENT = ("encoder", "vision", "two_towers")  # kinds that generate nothing
 
 
@@ -80,7 +81,11 @@ def load(directory: str | Path) -> Pretrained:
     if not isinstance(model_type, str):
         raise LabError(f'{found.path / CONFIG}: "model_type" is missing')
     module = family(model_type)
-    settings = Settings(found.config, str(found.path / CONFIG))
+    settings = Settings(found.config, str(found.path / CONFIG), found.tensors)
+    for name, hint in LISTED.items():
+        if not fits(found.config.get(name), hint | None):
+            raise settings.error(name, f"it must be {hint}")
+    settings.integer("num_labels", None)
     config, names = module.reading(settings, found.tensors)
     params = import_params(names, found.tensors, module.shapes(config), str(found.path))
     if module.KIND in SILENT:
