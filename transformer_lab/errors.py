@@ -15,8 +15,12 @@ from typing import Any
 class LabError(Exception):
     """Bad input. Its text is one line that names the thing and the way out.
 
-    Entry points print it without a traceback and exit with code 2.
+    Entry points print it without a traceback and exit with code 2. Ends of lines, which a name that
+    it repeats may hold, become blanks.
     """
+
+    def __init__(self, text: object = ""):
+        super().__init__(" ".join(str(text).splitlines()))
 
 
 LESS_MEMORY = (

@@ -173,3 +173,24 @@ def test_submitit_may_be_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(LabError, match="pip install submitit.*--index=I"):
         submit("slurm", tmp_path, [], [0], 1, {})
+
+
+@pytest.mark.parametrize(
+    ("returned", "config", "words"),
+    [
+        ("None", SMOKE, "get_experiment returns None: it must be an Experiment"),
+        ("Experiment({config!r}, [Variation('a', {{}})])", "none.py", "get_config returns None"),
+        ("Experiment({config!r}, [Variation('a', {{}})])", "lacks.py", "no attribute 'get_config'"),
+    ],
+)
+def test_a_file_that_returns_another_thing_is_named(returned, config, words, tmp_path):
+    (tmp_path / "none.py").write_text("def get_config(): pass\n")
+    (tmp_path / "lacks.py").write_text("")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from transformer_lab.sweeps.experiment import Experiment\n"
+        "from transformer_lab.sweeps.variations import Variation\n"
+        f"def get_experiment(scale): return {returned.format(config=str(tmp_path / config))}\n"
+    )
+    with pytest.raises(LabError, match=words):
+        runs_of(load(str(file), "cpu"))

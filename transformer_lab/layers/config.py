@@ -13,6 +13,10 @@ ADDED = (
     "learned", "sinusoidal", "sinusoidal_halves", "binary", "index", "index_scaled",
 )  # fmt: skip
 RELATIVE = ("rope", "alibi", "t5", "transformer_xl")
+FRACTIONS = (  # settings from 0 to less than 1, of which a family may lack some
+    "norm_epsilon", "dropout", "attention_dropout", "feed_forward_dropout", "head_dropout",
+    "drop_path",
+)  # fmt: skip
 CHOICES = {
     "positions": ("none", *ADDED, *RELATIVE),
     "rope_scaling": ("none", "linear", "llama3", "yarn"),
@@ -91,12 +95,18 @@ class StackConfig:
             value = getattr(self, name)
             if value not in valid:
                 raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
-        for name in ("dropout", "attention_dropout", "feed_forward_dropout", "drop_path"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
+        for name in FRACTIONS:
+            if not 0.0 <= (value := getattr(self, name, 0.0)) < 1.0:
+                raise LabError(f"model.{name} = {value} is not in [0, 1)")
         for name in ("layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"):
             if getattr(self, name) < 1:
                 raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
+        buckets, distance = self.relative_buckets, self.relative_max_distance
+        if self.positions == "t5" and (buckets < 4 or distance <= buckets // 2):
+            raise LabError(
+                f"model.relative_buckets = {self.relative_buckets} must be at least 4, and less "
+                f"than twice model.relative_max_distance = {self.relative_max_distance}"
+            )
         if self.key_value_heads < 1 or self.heads % self.key_value_heads:
             raise LabError(
                 f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}"

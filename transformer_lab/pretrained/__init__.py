@@ -18,7 +18,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, fits, nearest
 from transformer_lab.pretrained.encoder_settings import (
     LABELLED,
     label_names,
@@ -50,6 +50,7 @@ FAMILIES = {
     "vit": "transformer_lab.pretrained.vit",
 }
 
+LISTED = {"architectures": list[str], "id2label": dict[str, str | int]}
 SILENT = ("encoder", "vision", "two_towers")  # kinds that generate nothing
 
 
@@ -81,8 +82,12 @@ def load(directory: str | Path) -> Pretrained:
     if not isinstance(model_type, str):
         raise LabError(f'{found.path / CONFIG}: "model_type" is missing')
     module = family(model_type)
-    settings = Settings(found.config, str(found.path / CONFIG))
     tensors, prefix = without_wrappers(found.tensors)
+    settings = Settings(found.config, str(found.path / CONFIG), tensors)
+    for name, hint in LISTED.items():
+        if not fits(found.config.get(name), hint | None):
+            raise settings.error(name, f"it must be {hint}")
+    settings.integer("num_labels", None)
     config, names = module.reading(settings, tensors)
     params = import_params(names, tensors, module.shapes(config), str(found.path))
     notes = [*settings.notes]

@@ -72,7 +72,7 @@ def tower(
     values = settings.raw(key, {})
     if not isinstance(values, dict):
         raise settings.error(key, "it must be an object")
-    own = Settings(values, f"{settings.file}: {key}")
+    own = Settings(values, f"{settings.file}: {key}", settings.tensors)
     own.ignore([*IRRELEVANT, *GENERATION_KEYS, *TRAINING])
     own.fix(FIXED | {"model_type": (model_type,)})
     found = read_table(own, fields)
@@ -97,7 +97,7 @@ def _read(settings: Settings, tensors: Iterable[str]) -> TwoTowersConfig:
     return TwoTowersConfig(
         image=VisionConfig(head="none", patch_bias=False, embedding_norm=True, **image),
         text=DecoderConfig(**text),
-        projection=settings.values.get("projection_dim", 512),
+        projection=settings.integer("projection_dim", 512),
         text_pool="highest" if eos == LEGACY_EOS else "eos",
         eos_id=eos,
     )

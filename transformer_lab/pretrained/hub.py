@@ -64,6 +64,8 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_tensor(file: Any, name: str, path: Path) -> np.ndarray:
     try:
         return file.get_tensor(name)
+    except ValueError as error:  # more dimensions than an array may have
+        raise LabError(f"{path}: {name} cannot be read: {error}") from error
     except (AttributeError, TypeError) as error:  # numpy has no such type
         kind = file.get_slice(name).get_dtype()
         raise LabError(f"{path}: {name} has the type {kind}, which is not supported") from error

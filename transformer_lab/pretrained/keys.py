@@ -1,6 +1,7 @@
 """JSON settings that must all be accounted for: a key is read, known not to matter, or refused."""
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ BOOKKEEPING = frozenset(
 )
 # Null everywhere: an absent value, or one under which nothing changes.
 UNSET = (None,)
+SIZE = 2**21  # of what no tensor shows, such as how long a text may be
 
 
 class Settings:
@@ -36,8 +38,11 @@ class Settings:
     `notes` are lines for the reader about what was passed over.
     """
 
-    def __init__(self, values: Mapping[str, Any], file: str):
-        self.values, self.file = dict(values), file
+    def __init__(
+        self, values: Mapping[str, Any], file: str, tensors: Mapping[str, Any] | None = None
+    ):
+        """`tensors` are those of the file, which bound the sizes that it can have."""
+        self.values, self.file, self.tensors = dict(values), file, tensors
         self.left, self.notes = set(values), list[str]()
 
     def ignore(self, names: Collection[str]) -> None:
@@ -58,12 +63,17 @@ class Settings:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.error(name, f"it must be a whole number of at least {least}")
+        if self.tensors is not None:
+            elements = sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+            most = len(self.tensors) if "layer" in name else max(elements, SIZE)
+            if value > most:
+                raise self.error(name, f"the file's tensors have room for {most:,} at most")
         return value
 
     def number(self, name: str, default: float) -> float:
         """A finite number."""
         value = self.raw(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > 1e30:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= 1e30:
             raise self.error(name, "it must be a number")
         return float(value)
 

@@ -4,6 +4,7 @@ Import and export derive from the same table. A path of ours is `encoder/layer_0
 rule stands for the same number in both names. One tensor of theirs may pack several of ours.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_lab.errors import LabError
 
+SLACK = 2**22  # parameters by which a model may be larger than its file, to be told which
 Shapes = Mapping[str, tuple[int, ...]]  # of our parameters, by path
 
 
@@ -113,6 +115,13 @@ def import_params(
     tensors = _restore_originals(names, _restore_prefix(names, table, tensors))
     known = {*table, *names.copies, *names.derived}
     unused = [_numbered(template) for template in names.unused]
+    ours = sum(math.prod(shape) for shape in shapes.values())
+    held = sum(value.size for value in tensors.values())
+    if ours > 2 * held + SLACK:  # known before anything of that size is made
+        raise LabError(
+            f"{source}: the settings are those of a model of {ours:,} parameters, the tensors hold "
+            f"{held:,}: are they another model's?"
+        )
     strange = (name for name in tensors if not any(rule.fullmatch(name) for rule in unused))
     faults = {
         "missing": [name for name in table if name not in tensors],
@@ -197,6 +206,8 @@ def _misfits(table, tensors, shapes) -> list[str]:
             faults.append(f"{name} has the shape {value.shape}, needs {needed}")
         elif not np.issubdtype(value.dtype, np.floating) and value.dtype.name != "bfloat16":
             faults.append(f"{name} has the type {value.dtype}, needs a floating-point type")
+        elif value.size and np.isnan(value.reshape(-1)[:1]).any() and np.isnan(value).all():
+            faults.append(f"{name} is NaN throughout")
     return faults
 
 

@@ -116,7 +116,7 @@ def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]
     for name, default in (SIZES | {"patch_size": patch}).items():
         value = settings.raw(name, default)
         pair = value if isinstance(value, list) else [value] * 2
-        if len(pair) != 2 or not all(type(size) is int and size > 0 for size in pair):
+        if len(pair) != 2 or not all(type(size) is int and 0 < size < 2**16 for size in pair):
             raise settings.error(name, "it must be a whole number, or height and width")
         found[name] = tuple(pair)
     return found

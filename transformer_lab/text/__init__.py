@@ -66,7 +66,24 @@ def train(config: TokenizerConfig, texts: Iterable[str], seed: int = 0) -> Token
 
 
 def load(files: Mapping[str, bytes]) -> Tokenizer:
-    """Rebuild a tokenizer from `Tokenizer.to_files`, or from a Hugging Face directory's files."""
+    """Rebuild a tokenizer from `Tokenizer.to_files`, or from a Hugging Face directory's files.
+
+    Raises: LabError for files that are none, or whose tokenizer fails at its first word.
+    """
+    try:
+        found = _load(files)
+        found.encode("a word")
+        return found
+    except LabError:
+        raise
+    except BaseException as error:  # the libraries' own: a panic of Rust is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | TimeoutError):
+            raise
+        names = ", ".join(sorted(files))
+        raise LabError(f"no tokenizer that can be read ({names}): {error}") from error
+
+
+def _load(files: Mapping[str, bytes]) -> Tokenizer:
     header = read_json(files, HEADER) if HEADER in files else None
     if isinstance(header, dict) and isinstance(header.get("config"), dict):
         config = TokenizerConfig.from_dict(header["config"])

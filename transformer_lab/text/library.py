@@ -3,11 +3,17 @@
 The library is imported where it is used: the other kinds work without it.
 """
 
+import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import Offsets, Tokenizer, TokenizerConfig, clean
+
+LONGEST = 1000
+LONG_RUN = re.compile(r"\w{1000}|[^\w\s]{1000}")
 
 
 class LibraryTokenizer(Tokenizer):
@@ -30,20 +36,29 @@ class LibraryTokenizer(Tokenizer):
         return (*holes, *super().unused(size))
 
     def _encode(self, text: str) -> list[int]:
-        return self._spell(self._library.encode(text, add_special_tokens=False).ids)
+        return self._spell(self._run("encode", text).ids)
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
-        encoded = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        encoded = self._run("encode_batch_fast", texts)
         return [self._spell(encoding.ids) for encoding in encoded]
 
     def _encode_with_offsets(self, text: str) -> Offsets:
-        encoding = self._library.encode(text, add_special_tokens=False)
+        encoding = self._run("encode", text)
         ids, spans = [], []
         for token, span in zip(encoding.ids, encoding.offsets, strict=True):
             spelt = self._spell([token])
             ids += spelt
             spans += [_trim(text, *span)] * len(spelt)
         return ids, spans
+
+    def _run(self, method: str, texts: str | list[str]) -> Any:
+        """What the library makes of texts; a file's regular expression may fail at some of them."""
+        try:
+            return getattr(self._library, method)(texts, add_special_tokens=False)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise LabError(f"the tokenizer's own rules fail at a text: {error}") from None
 
     def _spell(self, ids: list[int]) -> list[int]:
         """Ids with each special token, which some models find as a plain piece, in characters."""
@@ -81,11 +96,15 @@ def tokenizers() -> Any:
 
 
 def filled(texts: Iterable[str]) -> Iterator[str]:
-    """The clean texts; LabError where there is nothing in them."""
+    """The clean texts; LabError where there is nothing in them.
+
+    What has no gap in 1,000 letters or signs gets one: the time for one word grows as its square.
+    """
     empty = True
     for text in texts:
         empty = empty and not text
-        yield clean(text)
+        text = clean(text)
+        yield LONG_RUN.sub(r"\g<0> ", text) if len(text) > LONGEST else text
     if empty:
         raise LabError("the training corpus of the tokenizer is empty")
 
@@ -94,6 +113,22 @@ def read_library(content: bytes, name: str) -> Any:
     """A tokenizer.json as the library's object; LabError where it cannot read it."""
     library = tokenizers().Tokenizer
     try:
-        return library.from_buffer(content)
+        found = library.from_buffer(content)
+        growth = _growth(json.loads(content))
     except Exception as error:  # the library has no type of its own
         raise LabError(f"{name} cannot be read by the tokenizers library: {error}") from None
+    if growth > LONGEST:
+        raise LabError(f"{name}: its replacements make a letter more than {LONGEST:,} letters")
+    return found
+
+
+def _growth(value: Any) -> float:
+    """By how much the replacements in a part of a tokenizer.json can lengthen a text."""
+    if not isinstance(value, dict | list):
+        return 1.0
+    parts = value.values() if isinstance(value, dict) else value
+    found = math.prod(_growth(part) for part in parts)
+    if isinstance(value, dict) and value.get("type") == "Replace":
+        pattern = value["pattern"].get("String") or "x"  # a regular expression may find one letter
+        found *= max(1.0, len(value["content"]) / len(pattern))
+    return found

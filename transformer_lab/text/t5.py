@@ -10,6 +10,7 @@ from transformer_lab.text.tokenizer import Tokenizer, TokenizerConfig, read_file
 
 MODEL = "spiece.model"
 SENTINELS = 100  # unless tokenizer_config.json says otherwise, as mT5's does
+MOST = 100_000
 
 
 @register("t5")
@@ -27,8 +28,8 @@ class T5Tokenizer(Tokenizer):
             raise LabError(f"{MODEL} lacks a padding, end or unknown piece: it is none of T5's")
         self.bos_id = self.pad_id
         extra = settings_in(self._files, SETTINGS).get("extra_ids", SENTINELS)
-        if type(extra) is not int:
-            raise LabError(f"{SETTINGS}: extra_ids = {extra!r} is no whole number")
+        if type(extra) is not int or not 0 <= extra <= MOST:
+            raise LabError(f"{SETTINGS}: extra_ids = {extra!r:.60} is not from 0 to {MOST:,}")
         size = model.get_piece_size()
         super().__init__(replace(config, vocab_size=size, extra_ids=extra), size)
 

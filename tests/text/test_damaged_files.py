@@ -1,0 +1,71 @@
+"""Files of tokenizers that are damaged or ill meant: one line, and no time or memory lost."""
+
+import json
+
+import pytest
+
+from transformer_lab import text
+from transformer_lab.errors import LabError
+from transformer_lab.text import TokenizerConfig
+from transformer_lab.text.library import filled
+
+VOCAB = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nword\n"
+
+
+def byte_bpe(**changes):
+    """A tokenizer.json with other top-level values."""
+    config = TokenizerConfig(kind="byte_bpe", vocab_size=300)
+    files = text.train(config, ["a word and another word"]).to_files()
+    name = next(n for n in files if b'"merges"' in files[n])
+    content = json.loads(files[name]) | changes
+    return {"tokenizer.json": json.dumps(content).encode()}
+
+
+@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "unk_token", "mask_token"])
+@pytest.mark.parametrize("value", [[1], 1e308, {"content": 3}])
+def test_settings_of_a_wrong_type_beside_a_vocabulary_are_one_line_or_passed_over(key, value):
+    settings = json.dumps({key: value}).encode()
+    try:
+        found = text.load({"vocab.txt": VOCAB, "tokenizer_config.json": settings})
+    except LabError as error:
+        assert "no tokenizer that can be read" in str(error)
+    else:
+        assert found.encode("a word") == [5, 6]
+
+
+def test_a_replacement_that_doubles_forty_times_is_refused_before_it_runs():
+    """One letter would become 2^40."""
+    doubling = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    normalizer = {"type": "Sequence", "normalizers": [doubling] * 40}
+    with pytest.raises(LabError, match="make a letter more than 1,000 letters"):
+        text.load(byte_bpe(normalizer=normalizer))
+
+
+def test_a_regular_expression_that_cannot_end_is_one_line():
+    """Each further letter doubles the ways to read the text."""
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated",
+             "invert": False}  # fmt: skip
+    found = text.load(byte_bpe(pre_tokenizer=split))
+    with pytest.raises(LabError, match="the tokenizer's own rules fail at a text"):
+        found.encode("x" * 100)
+
+
+def test_a_panic_of_the_library_is_one_line(monkeypatch):
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_):
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(text, "_load", panic)
+    with pytest.raises(LabError, match="no tokenizer that can be read .vocab.txt.: called"):
+        text.load({"vocab.txt": VOCAB})
+
+
+def test_words_without_a_gap_are_cut_for_training_and_all_others_are_as_they_stand():
+    usual = ["a word", "x" * 999, "hello, " * 500]
+    assert list(filled(usual)) == usual
+    (cut,) = filled(["y" * 100_000])
+    assert cut.split() == ["y" * 1000] * 100
+    (cut,) = filled(["=" * 2500])
+    assert [len(part) for part in cut.split()] == [1000, 1000, 500]
