@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -316,6 +317,24 @@ def test_a_run_of_more_devices_than_there_are_is_used_on_these(whole):
     last = [line for line in read_metrics(whole) if "validation/loss" in line][-1]
     found = trainer.evaluate(params, "validation")
     np.testing.assert_allclose(found["loss"], last["validation/loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/a/b", "file:///tmp/x"])
+def test_an_address_makes_no_local_folder_of_that_name(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for use in (lambda path: runs.run(tiny_config(), path), runs.stored_config):
+        with pytest.raises(LabError, match=f"^{address.replace('///', '//')} is an address"):
+            use(Path(address))
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_compare_config_code_weights_and_data_before_the_first_step(whole, monkeypatch):
+    told = {}
+    monkeypatch.setattr(runs, "refuse_differences", lambda values: told.update(values()))
+    runs.run(one_device(tiny_config(eval_every=4)), whole)
+    keys = {"config.seed", "config.optimizer.learning_rate", "config.data.source", "--init_from"}
+    keys |= {"the source's digest", "the data's fingerprint"}
+    assert keys <= told.keys() and any(key.startswith("the tokenizer's ") for key in told)
 
 
 def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tmp_path, capfd):

@@ -106,7 +106,7 @@ print(peers.to_first("talk", f"text {index}"), file=sys.stderr)
 (folder / str(index)).mkdir()
 peers.refuse_unshared(folder)
 for call in (
-    lambda: peers.refuse_differences({"same": 1, "config.seed": index}),
+    lambda: peers.refuse_differences(lambda: {"same": 1, "config.seed": index}),
     lambda: peers.refuse_unshared(folder / str(index)),
 ):
     try:
@@ -200,7 +200,7 @@ def test_other_words_for_the_peers_are_refused(text):
 
 
 def test_a_process_alone_has_nobody_to_ask():
-    peers.refuse_differences({"seed": 1})
+    peers.refuse_differences(lambda: {"seed": 1})
     peers.refuse_unshared(Path("nowhere"))
     assert peers.everyones(15) == [15] and peers.of_first(lambda: "x") == "x"
     assert peers.to_first("name", "x") == ["x"] and not peers.joined()

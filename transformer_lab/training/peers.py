@@ -244,11 +244,12 @@ def to_first(name: str, text: str) -> list[str]:
     return [client.blocking_key_value_get(f"lab/{name}/{i}", 86_400_000) for i in keys]
 
 
-def refuse_differences(values: Mapping[str, Any]) -> None:
-    """LabError in all processes when a value is not the same in all; it names the key."""
+def refuse_differences(values: Callable[[], Mapping[str, Any]]) -> None:
+    """LabError in all processes when a value is not the same in all; it names the key. A process
+    alone is not asked for its values."""
     if jax.process_count() == 1:
         return
-    text = json.dumps(values, sort_keys=True, default=str)
+    text = json.dumps(values(), sort_keys=True, default=str)
     digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     rows = multihost_utils.process_allgather(digest)
     other = next((i for i, row in enumerate(rows) if (row != rows[0]).any()), None)

@@ -41,7 +41,13 @@ from transformer_lab.training.sources import (
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.version import code_version
-from transformer_lab.training.writers import MetricWriter, log, make_workdir, show_samples
+from transformer_lab.training.writers import (
+    MetricWriter,
+    log,
+    make_workdir,
+    refuse_address,
+    show_samples,
+)
 
 CONFIG = "config.json"
 # Settings of a model that a run sets itself when it takes the others from --init_from.
@@ -67,7 +73,7 @@ def run(
     resolve(config)  # refuses what is impossible before anything is made
     told = {f"config.{key}": value for key, value in flatten(config).items()}
     told |= {"--init_from": init_from, "--init_pattern": init_pattern, "--init_into": init_into}
-    refuse_differences((code_version() if jax.process_count() > 1 else {}) | told)
+    refuse_differences(lambda: code_version() | told)
     make_workdir(workdir)
     with locked(workdir, log):
         refuse_unshared(workdir)
@@ -102,7 +108,7 @@ def _run(
         assets = saved.assets if saved else source.assets if source else None
         mesh = make_mesh(resolved.run.mesh)
         trainer = Trainer(resolved.run, build_task(resolved, assets, mesh), mesh)
-        refuse_differences(_content(trainer.task) if jax.process_count() > 1 else {})
+        refuse_differences(lambda: _content(trainer.task))
         if saved and saved.step > trainer.steps:
             raise LabError(
                 f"{workdir} is at step {saved.step}, beyond the {trainer.steps} asked for: raise "
@@ -270,6 +276,7 @@ def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
 def stored_config(workdir: Path) -> dict[str, Any]:
     """The config of the run in a directory."""
+    refuse_address(workdir)
     config = _read_config(workdir)
     if config is None:
         raise LabError(f"{workdir} holds no run (no {CONFIG}): train one with --workdir={workdir}")

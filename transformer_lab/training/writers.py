@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -161,8 +162,18 @@ def show_samples(rows: list[tuple[str, ...]]) -> None:
 
 def make_workdir(workdir: Path) -> Path:
     """Creates it; one line when that cannot be."""
+    refuse_address(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(f"--workdir={workdir}: {error.strerror}") from error
     return workdir
+
+
+def refuse_address(workdir: Path) -> None:
+    """LabError for gs://bucket/run and its like, which would be made as a folder named "gs:"."""
+    if match := re.match(r"([a-z][a-z0-9+]+):/(?=[^/])", str(workdir)):
+        raise LabError(
+            f"{match[1]}://{str(workdir)[match.end() :]} is an address, and a run lies in a "
+            "directory: mount the bucket (gcsfuse, mountpoint-s3) and give the path of the mount"
+        )
