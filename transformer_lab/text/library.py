@@ -127,7 +127,7 @@ def _growth(value: Any) -> float:
     if not isinstance(value, dict | list):
         return 1.0
     parts = value.values() if isinstance(value, dict) else value
-    found = math.prod(_growth(part) for part in parts)
+    found = math.prod((_growth(part) for part in parts), start=1.0)
     if isinstance(value, dict) and value.get("type") == "Replace":
         pattern = value["pattern"].get("String") or "x"  # a regular expression may find one letter
         found *= max(1.0, len(value["content"]) / len(pattern))
