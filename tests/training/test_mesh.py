@@ -11,7 +11,7 @@ from tests.tiny import make_trainer, tiny_config
 from transformer_lab.errors import LabError
 from transformer_lab.ops.layout import AXES
 from transformer_lab.training.config import MeshConfig
-from transformer_lab.training.mesh import fitted, make_mesh, parse_rules, shardings
+from transformer_lab.training.mesh import fitted, make_mesh, parse_rules, shardings, without_rule
 
 KERNEL = {"query": {"kernel": jax.ShapeDtypeStruct((8, 6), "float32")}}
 
@@ -70,10 +70,24 @@ def test_a_dimension_that_does_not_divide_is_not_split():
     assert shardings(odd, mesh)["query"]["kernel"].spec == P(None, "tensor")
 
 
-def test_uncovered_parameters_and_useless_rules_are_named():
+def test_what_no_rule_covers_has_its_largest_dimension_over_fsdp():
+    mesh = make_mesh(MeshConfig(1, 4, 2))
+    shapes = {"vector": (8,), "matrix": (8, 12), "odd": (16, 4, 9), "none": (3, 5)}
+    tree = {"strange": {k: jax.ShapeDtypeStruct(x, "float32") for k, x in shapes.items()}}
+    found = {k: s.spec for k, s in shardings(tree, mesh)["strange"].items()}
+    assert found == {
+        "vector": P(None), "matrix": P(None, "fsdp"), "odd": P("fsdp", None, None),
+        "none": P(None, None),
+    }  # fmt: skip
+    assert without_rule(tree, ()) == ["strange/matrix", "strange/none", "strange/odd"]
+    family = [("strange/matrix", ("tensor", None))]
+    assert shardings(tree, mesh, "", family)["strange"]["matrix"].spec == P("tensor", None)
+    own = shardings(tree, mesh, "matrix=-,tensor", family)["strange"]["matrix"]  # the user's first
+    assert own.spec == P(None, "tensor") and len(without_rule(tree, family)) == 2
+
+
+def test_useless_rules_are_named():
     mesh = make_mesh(MeshConfig())
-    with pytest.raises(LabError, match="strange/thing"):
-        shardings({"strange": {"thing": jax.ShapeDtypeStruct((8,), "float32")}}, mesh)
     with pytest.raises(LabError, match="qurey"):
         shardings(KERNEL, mesh, "qurey=fsdp,-")
     with pytest.raises(LabError, match="banana"):

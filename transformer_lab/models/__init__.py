@@ -1,27 +1,16 @@
-"""Model families by name: each module has `CONFIG` (a frozen dataclass), `build(config)` and
+"""Model families by name: each file has `CONFIG` (a frozen dataclass), `build(config)` and
 `example_inputs()`, the arguments of a smallest call.
 """
 
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
 import jax
 
-from transformer_lab.errors import LabError, nearest
-
-MODELS = {
-    "cnn": "transformer_lab.models.cnn",
-    "decoder": "transformer_lab.models.decoder",
-    "decoder_seq2seq": "transformer_lab.models.decoder_seq2seq",
-    "encoder": "transformer_lab.models.encoder",
-    "encoder_decoder": "transformer_lab.models.encoder_decoder",
-    "two_towers": "transformer_lab.models.two_towers",
-    "vision": "transformer_lab.models.vision",
-    "recurrent": "transformer_lab.models.recurrent",
-    "recurrent_seq2seq": "transformer_lab.models.recurrent_seq2seq",
-    "word_vectors": "transformer_lab.models.word_vectors",
-}
+from transformer_lab.errors import LabError
+from transformer_lab.kinds import kind as kind_of
 
 
 def parameter_shapes(kind: str, config: Any) -> Any:
@@ -39,9 +28,13 @@ def need_vocabulary(size: int | None, key: str = "model.vocab_size") -> None:
 
 def family(kind: str) -> ModuleType:
     """The module of a family."""
-    if kind not in MODELS:
-        raise LabError(f'model.kind = "{kind}" is unknown{nearest(kind, MODELS)}')
-    return importlib.import_module(MODELS[kind])
+    return kind_of(__name__, "CONFIG", "model.kind", kind)
+
+
+def rules_of(config: Any) -> list[tuple[str, tuple]]:
+    """The family's own sharding rules, (regular expression on a path, axes of the dimensions): the
+    `RULES` of the file in which its config class stands, if there are any."""
+    return list(getattr(sys.modules[type(config).__module__], "RULES", ()))
 
 
 def flops_a_token(config: Any, shapes: Any) -> float:

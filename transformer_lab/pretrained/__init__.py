@@ -8,7 +8,6 @@ Encoders and image models generate nothing; they have `PAD`, and `writing` asks 
 token too.
 """
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,9 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError, fits, nearest
+from transformer_lab.errors import LabError, fits
+from transformer_lab.kinds import kind as kind_of
+from transformer_lab.kinds import kinds
 from transformer_lab.pretrained.encoder_settings import (
     LABELLED,
     label_names,
@@ -29,26 +30,6 @@ from transformer_lab.pretrained.generation import SpecialIds, read_generation, w
 from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directory
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
-
-FAMILIES = {
-    "bart": "transformer_lab.pretrained.bart",
-    "bert": "transformer_lab.pretrained.bert",
-    "bloom": "transformer_lab.pretrained.bloom",
-    "clip": "transformer_lab.pretrained.clip",
-    "deit": "transformer_lab.pretrained.deit",
-    "distilbert": "transformer_lab.pretrained.distilbert",
-    "gpt2": "transformer_lab.pretrained.gpt2",
-    "gpt_neox": "transformer_lab.pretrained.gpt_neox",
-    "llama": "transformer_lab.pretrained.llama",
-    "marian": "transformer_lab.pretrained.marian",
-    "mistral": "transformer_lab.pretrained.mistral",
-    "mt5": "transformer_lab.pretrained.t5",
-    "opt": "transformer_lab.pretrained.opt",
-    "roberta": "transformer_lab.pretrained.roberta",
-    "siglip": "transformer_lab.pretrained.siglip",
-    "t5": "transformer_lab.pretrained.t5",
-    "vit": "transformer_lab.pretrained.vit",
-}
 
 LISTED = {"architectures": list[str], "id2label": dict[str, str | int]}
 SILENT = ("encoder", "vision", "two_towers")  # kinds that generate nothing
@@ -68,11 +49,14 @@ class Pretrained:
     notes: tuple[str, ...] = ()  # lines about what of the files was passed over
 
 
+def families() -> list[str]:
+    """Every `model_type` that is read and written here."""
+    return kinds(__name__, "KIND")
+
+
 def family(model_type: str) -> ModuleType:
     """The module of a `model_type`."""
-    if model_type not in FAMILIES:
-        raise LabError(f'model_type = "{model_type}" is unknown{nearest(model_type, FAMILIES)}')
-    return importlib.import_module(FAMILIES[model_type])
+    return kind_of(__name__, "KIND", "model_type", model_type)
 
 
 def load(directory: str | Path) -> Pretrained:

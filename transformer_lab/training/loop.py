@@ -15,7 +15,7 @@ from transformer_lab.ops.kernels import chosen
 from transformer_lab.tasks.base import Params, Task, count_parameters
 from transformer_lab.training.checkpoint import Checkpoints, Saved, rank
 from transformer_lab.training.config import RunConfig
-from transformer_lab.training.mesh import own_rows
+from transformer_lab.training.mesh import own_rows, without_rule
 from transformer_lab.training.pace import Pace, Profile
 from transformer_lab.training.peers import everyones, of_first
 from transformer_lab.training.signals import SIGNALS, Stopped
@@ -216,6 +216,9 @@ def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
             f"{adapt.method}: {count_parameters(state.params):,} parameters train, the rest is "
             f"frozen in {adapt.base}, {size:,} bytes"
         )
+    rules = models.rules_of(trainer.task.model_config)
+    if loose := without_rule(trainer.param_shapes, rules, trainer.config.mesh.rules):
+        say(f"no sharding rule names {', '.join(loose)}: the largest dimension lies over fsdp")
     for line in trainer.task.report():
         say(line)
     warmup = trainer.config.optimizer.warmup_steps

@@ -115,14 +115,19 @@ def path_of(key_path: Any) -> str:
     return jax.tree_util.keystr(key_path, simple=True, separator="/")
 
 
-def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
+def shardings(
+    tree: Any, mesh: Mesh, extra: str = "", family: Sequence[tuple[str, tuple]] = ()
+) -> Any:
     """A NamedSharding for each leaf of a tree of shapes.
 
-    Scalars are copied. A leaf that no rule covers and an extra rule that covers no leaf are errors.
-    A dimension that its axes do not divide is not split, nor that of layers kept as one array.
+    Scalars are copied. A leaf lies by the first rule that is found in its path: of `extra`, of
+    `family`, of `RULES`; one that no rule covers has its largest dimension that `fsdp` divides over
+    that axis, if it has more than one. An extra rule that covers no leaf is an error. A dimension
+    that its axes do not divide is not split, nor that of layers kept as one array.
     """
     own = parse_rules(extra)
     unused = {pattern for pattern, _ in own}
+    rules = (*own, *((pattern, P(*axes)) for pattern, axes in family), *RULES)
 
     def place(key_path, leaf):
         path = path_of(key_path)
@@ -130,18 +135,37 @@ def shardings(tree: Any, mesh: Mesh, extra: str = "") -> Any:
         path = PART.sub("", path)
         if leaf.ndim == 0:
             return NamedSharding(mesh, P())
-        for pattern, spec in (*own, *RULES):
-            if re.search(pattern, path):
-                unused.discard(pattern)
-                spec = _of_part(spec, part[1]) if part else spec
-                spec = P(None, *spec) if f"/{LAYERS}/" in path else spec
-                return NamedSharding(mesh, _fit(spec, leaf.shape, mesh))
-        raise LabError(f"no sharding rule covers the parameter {path}: add one to mesh.rules")
+        stacked = f"/{LAYERS}/" in path
+        found = _rule(path, rules)
+        unused.discard(found and found[0])
+        spec = found[1] if found else _by_size(leaf.shape[stacked:], mesh)
+        spec = _of_part(spec, part[1]) if part else spec
+        spec = P(None, *spec) if stacked else spec
+        return NamedSharding(mesh, _fit(spec, leaf.shape, mesh))
 
     placed = jax.tree_util.tree_map_with_path(place, tree)
     if unused:
         raise LabError(f"mesh.rules: no parameter's path matches {', '.join(sorted(unused))}")
     return placed
+
+
+def without_rule(params: Any, family: Sequence[tuple[str, tuple]], extra: str = "") -> list[str]:
+    """The paths of a model's matrices and larger arrays that no rule covers."""
+    rules = (*parse_rules(extra), *family, *RULES)
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return [path for p, x in leaves if x.ndim > 1 and not _rule(path := path_of(p), rules)]
+
+
+def _rule(path, rules):
+    return next((rule for rule in rules if re.search(rule[0], path)), None)
+
+
+def _by_size(shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The largest dimension that `fsdp` divides over it; a vector is copied."""
+    parts = mesh.shape["fsdp"]
+    fits = [i for i, size in enumerate(shape) if size % parts == 0 and len(shape) > 1]
+    best = max(fits, key=lambda i: shape[i], default=None)
+    return P(*("fsdp" if i == best else None for i in range(len(shape))))
 
 
 def _of_part(spec: P, part: str) -> P:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from transformer_lab import models
 from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task
 from transformer_lab.training.adapting import assemble
@@ -42,16 +43,17 @@ class Trainer:
         whole = not self.adapted and config.optimizer.name != "adafactor"
         stack = lambda state: stack_layers(state, task.model_config) if whole else state  # noqa: E731
         shapes = jax.eval_shape(init)  # canonical: of checkpoints, and of all but the step itself
-        self.state_shardings = shardings(shapes, mesh, config.mesh.rules)
+        rules = config.mesh.rules, models.rules_of(task.model_config)
+        self.state_shardings = shardings(shapes, mesh, *rules)
         self.param_shardings = self.state_shardings.params  # of the whole model
         self.param_shapes = shapes.params
         if self.adapted:
             self.param_shapes = jax.eval_shape(task.init, jax.random.key(0))
             whole = {"params": self.param_shapes}  # with the paths that they have in a state
-            self.param_shardings = shardings(whole, mesh, config.mesh.rules)["params"]
+            self.param_shardings = shardings(whole, mesh, *rules)["params"]
         self.abstract_state = _placed(shapes, self.state_shardings)
         shapes = jax.eval_shape(stack, shapes)
-        inner = shardings(shapes, mesh, config.mesh.rules)
+        inner = shardings(shapes, mesh, *rules)
         self.step_state = _placed(shapes, inner)  # what the step takes, as shapes
         self.stacked = jax.tree.structure(shapes) != jax.tree.structure(self.abstract_state)
         self.init = jax.jit(lambda: stack(init()), out_shardings=inner)

@@ -1,0 +1,31 @@
+"""Kinds are names of files: each file of a room that says what the room's kinds say is one.
+
+A model family says `CONFIG = ...`, a task `SECTIONS = ...`, a Hugging Face family `KIND = ...`. So
+one more is one more file, and nothing registers it.
+"""
+
+import functools
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+from transformer_lab.errors import known
+
+
+def kinds(room: str, mark: str) -> list[str]:
+    """The files of a package, in all folders that belong to it, that set `mark` at their top."""
+    return _kinds(tuple(importlib.import_module(room).__path__), mark)
+
+
+def kind(room: str, mark: str, key: str, name: str) -> ModuleType:
+    """The module of a kind. Raises: LabError that names the key, and the nearest kind, if it is
+    none."""
+    return importlib.import_module(f"{room}.{known(f'{key} = ', name, kinds(room, mark))}")
+
+
+@functools.cache
+def _kinds(folders: tuple[str, ...], mark: str) -> list[str]:
+    files = (path for folder in folders for path in Path(folder).glob("[!_]*.py"))
+    said = re.compile(rf"^{mark}\b", re.M)
+    return sorted(path.stem for path in files if said.search(path.read_text(encoding="utf-8")))
