@@ -16,6 +16,7 @@ from transformer_lab import models, text
 from transformer_lab.data import emoji
 from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.drawings import DrawPlan, plain, varied
+from transformer_lab.data.images.normalise import check_bytes
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError, nearest
@@ -194,6 +195,7 @@ class Contrastive(Naming):
         return self.model.apply({"params": params}, *inputs, method=method)
 
     def pixels(self, image: Array) -> Array:
+        check_bytes(image)
         mean, std = jnp.array(self.config.mean), jnp.array(self.config.std)
         return (image.astype(jnp.float32) / 255 - mean) / std
 
