@@ -33,6 +33,15 @@ def test_settings_of_a_wrong_type_beside_a_vocabulary_are_one_line_or_passed_ove
         assert found.encode("a word") == [5, 6]
 
 
+@pytest.mark.parametrize("name", ["eos", "bos", "pad", "decoder_start"])
+@pytest.mark.parametrize("value", [-1, 2**32, [-1], [2**70], "x"])
+def test_ids_of_special_tokens_that_no_vocabulary_has_are_passed_over(name, value):
+    content = json.dumps({f"{name}_token_id": value}).encode()
+    for file in ("config.json", "generation_config.json"):
+        found = text.load(byte_bpe() | {file: content})
+        assert (found.pad_id, found.eos_id, found.bos_id) == (0, 1, 2), file
+
+
 def test_a_replacement_that_doubles_forty_times_is_refused_before_it_runs():
     """One letter would become 2^40."""
     doubling = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
