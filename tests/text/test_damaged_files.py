@@ -6,7 +6,7 @@ import pytest
 
 from transformer_lab import text
 from transformer_lab.errors import LabError
-from transformer_lab.text import TokenizerConfig
+from transformer_lab.text import TokenizerConfig, library
 from transformer_lab.text.library import filled
 
 VOCAB = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nword\n"
@@ -78,3 +78,23 @@ def test_words_without_a_gap_are_cut_for_training_and_all_others_are_as_they_sta
     assert cut.split() == ["y" * 1000] * 100
     (cut,) = filled(["=" * 2500])
     assert [len(part) for part in cut.split()] == [1000, 1000, 500]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_texts_without_endless_words_train_the_tokenizer_that_no_cut_would_have_changed(
+    kind, monkeypatch
+):
+    words = [
+        "tok" * 333,
+        "-" * 999,
+        "ein Wort, kein Wort; 1234 \u4e2d\u6587 " * 100,
+        "naïve\t" * 300,
+    ]
+    config = TokenizerConfig(kind=kind, vocab_size=400)
+    found = text.train(config, [" ".join(words)]).to_files()
+    monkeypatch.setattr(library, "LONGEST", 10**9)
+    assert text.train(config, [" ".join(words)]).to_files() == found
+    endless = ["tok" * 1000]
+    uncut = text.train(config, endless).to_files()
+    monkeypatch.undo()
+    assert text.train(config, endless).to_files() != uncut  # the cut is at work
