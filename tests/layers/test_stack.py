@@ -227,6 +227,26 @@ def test_impossible_settings_are_refused_with_their_key(field, value, words):
     assert f"model.{field}" in str(info.value) and "\n" not in str(info.value)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rope_base": -1e4},
+        {"rope_base": 1.0},  # every pair would turn alike, and YaRN would divide by its logarithm
+        {"rope_factor": 0.0},
+        {"rope_factor": float("nan")},
+        {"rope_original_length": 0},
+        {"rope_attention_factor": float("inf")},
+        {"rope_low": 4.0, "rope_scaling": "llama3"},
+        {"rope_low": 5.0, "rope_scaling": "yarn"},
+    ],
+)
+def test_frequencies_that_are_no_numbers_are_refused_with_their_key(wrong):
+    key, value = next(iter(wrong.items()))
+    with pytest.raises(LabError, match=rf"^model.{key} = {value} must be "):
+        StackConfig(positions="rope", **wrong)
+    StackConfig(**wrong)  # without RoPE they are not read
+
+
 def test_layer_norm_keeps_its_digits_on_small_and_shifted_inputs():
     from transformer_lab.layers.basic import norm
 

@@ -122,6 +122,7 @@ def test_clips_rn50_has_the_tower_of_the_released_weights():
         ({"net": "lenet", "image_size": (8, 28)}, "12 or more"),
         ({"stages": ()}, "at least 1"),
         ({"momentum": 1.0}, "momentum"),
+        ({"norm_epsilon": -0.5}, r"model.norm_epsilon = -0.5 is not in \[0, 1\)"),
     ],
 )
 def test_impossible_settings_are_one_line(changes, words):

@@ -146,6 +146,7 @@ def test_writing_round_trips_and_never_overwrites(tmp_path):
         ("encoders/bert_classes", {"id2label": ["a"]}, r'id2label = \["a"\]'),
         ("towers/clip", {"projection_dim": 8.0}, "projection_dim = 8.0"),
         ("decoders/gpt2", {"n_embd": "8"}, 'n_embd = "8"'),
+        ("decoders/llama", {"rope_parameters": {"rope_theta": -1.0}}, "model.rope_base = -1.0"),
         ("encoders/bert", {"layer_norm_eps": -0.5}, "model.norm_epsilon = -0.5"),
         ("encoders/bert", {"layer_norm_eps": float("nan")}, "layer_norm_eps = NaN"),
         ("encoders/bert_classes", {"classifier_dropout": -0.5}, "model.head_dropout = -0.5"),

@@ -93,6 +93,14 @@ def test_devices_blocks_and_micro_batches_together_change_nothing(folder):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 2e-6), found[1], whole[1])
 
 
+def test_floats_are_not_taken_for_bytes(folder):
+    """Divided by 255 once more, they would be all but black."""
+    task = make_trainer(towers_config(folder), 1).task
+    floats = jnp.asarray(first_batch(task)["image"], jnp.float32) / 255
+    with pytest.raises(LabError, match="images of float32 are not the bytes"):
+        task.pixels(floats)
+
+
 RN = {
     "model__image_kind": "cnn", "model__cnn__image_size": (8, 8), "model__cnn__stages": (1,),
     "model__cnn__stem": "small", "model__cnn__width": 4, "model__cnn__pool_heads": 2,

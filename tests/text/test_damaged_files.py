@@ -6,7 +6,7 @@ import pytest
 
 from transformer_lab import text
 from transformer_lab.errors import LabError
-from transformer_lab.text import TokenizerConfig
+from transformer_lab.text import TokenizerConfig, library
 from transformer_lab.text.library import filled
 
 VOCAB = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nword\n"
@@ -31,6 +31,15 @@ def test_settings_of_a_wrong_type_beside_a_vocabulary_are_one_line_or_passed_ove
         assert "no tokenizer that can be read" in str(error)
     else:
         assert found.encode("a word") == [5, 6]
+
+
+@pytest.mark.parametrize("name", ["eos", "bos", "pad", "decoder_start"])
+@pytest.mark.parametrize("value", [-1, 2**32, [-1], [2**70], "x"])
+def test_ids_of_special_tokens_that_no_vocabulary_has_are_passed_over(name, value):
+    content = json.dumps({f"{name}_token_id": value}).encode()
+    for file in ("config.json", "generation_config.json"):
+        found = text.load(byte_bpe() | {file: content})
+        assert (found.pad_id, found.eos_id, found.bos_id) == (0, 1, 2), file
 
 
 def test_a_replacement_that_doubles_forty_times_is_refused_before_it_runs():
@@ -69,3 +78,23 @@ def test_words_without_a_gap_are_cut_for_training_and_all_others_are_as_they_sta
     assert cut.split() == ["y" * 1000] * 100
     (cut,) = filled(["=" * 2500])
     assert [len(part) for part in cut.split()] == [1000, 1000, 500]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_texts_without_endless_words_train_the_tokenizer_that_no_cut_would_have_changed(
+    kind, monkeypatch
+):
+    words = [
+        "tok" * 333,
+        "-" * 999,
+        "ein Wort, kein Wort; 1234 \u4e2d\u6587 " * 100,
+        "naïve\t" * 300,
+    ]
+    config = TokenizerConfig(kind=kind, vocab_size=400)
+    found = text.train(config, [" ".join(words)]).to_files()
+    monkeypatch.setattr(library, "LONGEST", 10**9)
+    assert text.train(config, [" ".join(words)]).to_files() == found
+    endless = ["tok" * 1000]
+    uncut = text.train(config, endless).to_files()
+    monkeypatch.undo()
+    assert text.train(config, endless).to_files() != uncut  # the cut is at work

@@ -5,14 +5,16 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks.test_language_modeling import tiny_model
 from transformer_lab.errors import LabError
-from transformer_lab.training import checkpoint, manifest
+from transformer_lab.training import checkpoint, manifest, runs
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import MeshConfig, OptimizerConfig
 from transformer_lab.training.mesh import make_mesh, shardings
@@ -258,3 +260,13 @@ def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old"
+
+
+def test_a_file_where_the_checkpoints_belong_ends_the_run_with_its_line(tmp_path):
+    """The run used to wait for ever for its own threads."""
+    (tmp_path / "checkpoints").write_text("somebody's own")
+    before = {thread for thread in threading.enumerate() if not thread.daemon}
+    with pytest.raises(LabError, match="^checkpoint of step 1 could not be written: .*Not a dir"):
+        runs.run(tiny_model(steps=1, mesh__data=-1), tmp_path)
+    assert (tmp_path / "checkpoints").read_text() == "somebody's own"
+    assert {thread for thread in threading.enumerate() if not thread.daemon} <= before

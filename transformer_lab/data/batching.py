@@ -41,6 +41,23 @@ def check_rows(key: str, rows: int, rows_multiple: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class RowsConfig:
+    """How batches are made: every one has the same shape."""
+
+    rows: int = 16  # over all devices and micro-batches
+    length: int = 128  # tokens of a row
+
+    def __post_init__(self):
+        for name in ("rows", "length"):
+            if getattr(self, name) < 1:
+                raise LabError(f"batch.{name} = {getattr(self, name)} must be at least 1")
+
+    def check(self, rows_multiple: int) -> None:
+        """Refuses a mesh that the rows cannot be divided over."""
+        check_rows("rows", self.rows, rows_multiple)
+
+
 def fits(
     lengths: Int[np.ndarray, "n fields"], max_length: int | Int[np.ndarray, "#fields"]
 ) -> Bool[np.ndarray, "n"]:

@@ -205,22 +205,42 @@ def _brown_pos(config: LabelledConfig, report: Report) -> tuple[Parts, str]:
 
 
 def _files(config: LabelledConfig, report: Report) -> tuple[Parts, str]:
+    parts = {split: _read(file, config) for split, file in _paths(config).items()}
+    if len({type(item.row) for part in parts.values() for item in part}) > 1:
+        raise LabError(f"{config.path} holds files of several formats: give all splits the same")
+    return _with_values(parts), LICENCE
+
+
+def _paths(config: LabelledConfig) -> dict[str, Path]:
+    """The user's file of each split."""
     if not config.path:
         raise LabError('config.data.source = "files" needs config.data.path: your file or folder')
     path = Path(config.path).expanduser()
-    files = {"train": path}
-    if path.is_dir():
-        files = split_files(path, _SUFFIXES)
-        if "train" not in files or set(files) - set(SPLITS):
-            names = ", ".join(file.name for file in files.values())
-            raise LabError(
-                f"{path} holds {names or 'no data file'}: it "
-                "needs one file each for train and, if you have them, validation and test"
-            )
-    parts = {split: _read(file, config) for split, file in files.items()}
-    if len({type(item.row) for part in parts.values() for item in part}) > 1:
-        raise LabError(f"{path} holds files of several formats: give all splits the same")
-    return _with_values(parts), LICENCE
+    if not path.is_dir():
+        return {"train": path}
+    files = split_files(path, _SUFFIXES)
+    if "train" not in files or set(files) - set(SPLITS):
+        names = ", ".join(file.name for file in files.values())
+        raise LabError(
+            f"{path} holds {names or 'no data file'}: it "
+            "needs one file each for train and, if you have them, validation and test"
+        )
+    return files
+
+
+def place_of(row: Example, split: str, config: LabelledConfig) -> str:
+    """Where a row of a split begins in the user's tables, as "file:line: "; "" of other sources."""
+    if config.source == "files":
+        files = _paths(config)
+        for where, cells in tables.rows(files.get(split, files["train"])):
+            if cells[config.text_column] == row.text:
+                label = row.label  # of a regression the number that is written there
+                if label is not None:
+                    text = tables.cell(cells, config.label_column, "label", where).strip()
+                    label = text if isinstance(label, str) else float(text)
+                if label == row.label:
+                    return f"{where}: "
+    return ""
 
 
 def _read(file: Path, config: LabelledConfig) -> list[Item]:

@@ -4,8 +4,9 @@ Where a row holds no token its ids are 0, and its mask is False.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
@@ -86,6 +87,30 @@ class PackedPlan(RowPlan):
     def __init__(self, packed: Packed, rows: int, seed: int = 0, prefix: bool = False):
         filled = (packed.segments > 0).sum(axis=1)
         super().__init__("packed", filled, packed.tokens.shape[1], rows, seed, prefix)
+
+
+def training_rows(
+    documents: Ragged,
+    layout: str,
+    length: int,
+    rows: int,
+    seed: int,
+    prefix: bool,
+    start: int,
+    eos: int,
+) -> tuple[RowPlan, Callable[..., Batch]]:
+    """The order of the rows of documents in a `layout`, and what makes a batch of them."""
+    if layout == "packed":
+        packed = pack(documents, length, start, eos)
+        return PackedPlan(packed, rows, seed, prefix), partial(load_packed, packed=packed)
+    stream = as_stream(documents, eos, seed, stream_start(start, eos))
+    plan = StreamPlan(len(stream), length, rows, seed, prefix)
+    return plan, partial(load_stream, stream=stream)
+
+
+def stream_start(start: int, eos: int) -> int | None:
+    """What begins a document of a stream, unless it is the end token of the one before."""
+    return None if start == eos else start
 
 
 def as_stream(

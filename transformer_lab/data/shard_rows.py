@@ -4,15 +4,38 @@
 rows, since they come from the index.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from transformer_lab.data.buckets import Shape
-from transformer_lab.data.packing import Batch, batch_of, closed, lay
+from transformer_lab.data.packing import Batch, batch_of, closed, lay, stream_start
 from transformer_lab.data.ragged import fill
+from transformer_lab.data.shard_plans import CountedPlan, PackedShardPlan, StreamShardPlan
 from transformer_lab.data.shards import Shards
 
 Needed = Bool[np.ndarray, "rows"] | None
+
+
+def training_rows(
+    shards: Shards,
+    layout: str,
+    length: int,
+    rows: int,
+    seed: int,
+    prefix: bool,
+    start: int,
+    eos: int,
+) -> tuple[CountedPlan, Callable[..., Batch]]:
+    """As `data.packing.training_rows`, of documents in shards."""
+    more, found = (length, rows, seed, prefix), {"shards": shards, "eos": eos}
+    if layout == "packed":
+        return PackedShardPlan(shards, *more), partial(load_packed, **found, bos=start)
+    begin = stream_start(start, eos)
+    plan = StreamShardPlan(shards, *more, start=begin)
+    return plan, partial(load_stream, **found, start=begin, ends=plan.ends)
 
 
 def load_records(

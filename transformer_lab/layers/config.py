@@ -1,5 +1,6 @@
 """The settings that every family's stack shares."""
 
+import math
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -116,6 +117,8 @@ class StackConfig:
         turning = self.turning_dims
         if self.positions == "rope" and (turning % 2 or not 2 <= turning <= self.head_dim):
             raise LabError(f"model.rope_dims = {turning} must be even and at most model.head_dim")
+        if self.positions == "rope":
+            self._check_rope()
         if self.positions_every_layer and self.positions not in ADDED:
             raise LabError(
                 f'model.positions = "{self.positions}" is in every layer: unset '
@@ -128,6 +131,20 @@ class StackConfig:
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
             raise LabError(
                 'model.attention_dropout needs model.attention_implementation = "auto" or "own"'
+            )
+
+    def _check_rope(self) -> None:
+        """Refuses what makes frequencies that are no numbers."""
+        for name, least in (
+            ("base", 1), ("factor", 0), ("original_length", 0), ("low", 0), ("high", 0),
+            ("attention_factor", 0),
+        ):  # fmt: skip
+            value = getattr(self, f"rope_{name}")
+            if not least < value < math.inf:
+                raise LabError(f"model.rope_{name} = {value} must be a number above {least}")
+        if self.rope_scaling in ("llama3", "yarn") and self.rope_low >= self.rope_high:
+            raise LabError(
+                f"model.rope_low = {self.rope_low} must be below model.rope_high = {self.rope_high}"
             )
 
     def choices(self) -> dict[str, tuple[str, ...]]:

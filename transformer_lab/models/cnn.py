@@ -65,8 +65,9 @@ class CNNConfig:
             )
         if self.net == "lenet" and min(self.image_size) < 12:
             raise LabError(f'model.image_size = {self.image_size}: net = "lenet" needs 12 or more')
-        if not 0 <= self.momentum < 1:
-            raise LabError(f"model.momentum = {self.momentum} is not in [0, 1)")
+        for name in ("momentum", "norm_epsilon"):
+            if not 0 <= getattr(self, name) < 1:
+                raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
 
     @property
     def last_width(self) -> int:

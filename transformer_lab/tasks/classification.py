@@ -90,9 +90,10 @@ class Classification(Reading):
         for row in rows:
             value = _finite(row.label) if self.config.regression else number.get(row.label)
             if value is None:
+                where = labelled.place_of(row, split, self.sections["data"])
                 raise LabError(
-                    f'the {split} row "{row.text[:40]}" has the label {json.dumps(row.label)}: '
-                    + self._reason(row.label)
+                    f'{where}the {split} row "{row.text[:40]}" has the label '
+                    f"{json.dumps(row.label)}: " + self._reason(row.label)
                 )
             values.append(value)
         return np.asarray(values, np.float32 if self.config.regression else np.int32)

@@ -14,8 +14,11 @@ from jaxtyping import Array, Key
 
 from transformer_lab import models, text
 from transformer_lab.data import emoji
+from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.drawings import DrawPlan, plain, varied
+from transformer_lab.data.images.normalise import check_bytes
 from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
 from transformer_lab.ops.losses import STATISTICS, Pair, masked_sum
@@ -28,7 +31,6 @@ from transformer_lab.tasks.base import (
     table_size,
 )
 from transformer_lab.tasks.image_classification import FORM
-from transformer_lab.tasks.language_modeling import RowsConfig
 from transformer_lab.tasks.naming import Naming
 
 LOSSES = ("softmax", "chunked_softmax", "sigmoid")
@@ -193,6 +195,7 @@ class Contrastive(Naming):
         return self.model.apply({"params": params}, *inputs, method=method)
 
     def pixels(self, image: Array) -> Array:
+        check_bytes(image)
         mean, std = jnp.array(self.config.mean), jnp.array(self.config.std)
         return (image.astype(jnp.float32) / 255 - mean) / std
 
@@ -245,6 +248,7 @@ class Contrastive(Naming):
         cut = sum(length > self.length - 2 for length in lengths)
         return [
             f"concepts: {counts}; licence: {self.data.licence}",
+            *remarks(self.data.report, self.sections["data"]),
             f"vocabulary: {self.tokenizer.vocab_size:,} pieces; texts of {self.length} tokens, to "
             f"which {cut:,} of {len(lengths):,} of the training set are cut",
         ]

@@ -9,18 +9,16 @@ from jaxtyping import UInt8
 
 from transformer_lab import text
 from transformer_lab.data import documents
+from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.images import pixels, sources
+from transformer_lab.data.splits import remarks
 from transformer_lab.data.user_files import SPLITS
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generator
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
-from transformer_lab.tasks.language_modeling import (
-    LanguageModeling,
-    LanguageModelingConfig,
-    RowsConfig,
-)
+from transformer_lab.tasks.language_modeling import LanguageModeling, LanguageModelingConfig
 
 
 @dataclass(frozen=True)
@@ -156,6 +154,7 @@ class ImageModeling(LanguageModeling):
         counts = ", ".join(f"{name} {count:,}" for name, count in self._splits.report.items())
         return [
             f"images: {counts}; licence: {self._splits.licence}",
+            *remarks(self._splits.report, self.sections["data"]),
             f"{height} x {width} pixels of {self.config.levels} levels; batches: {len(plan):,} an "
             f"epoch, {100 * plan.padding_share():.1f} % padding",
         ]

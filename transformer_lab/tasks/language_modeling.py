@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -13,11 +13,11 @@ from jaxtyping import Array, Key
 
 from transformer_lab import models, text
 from transformer_lab.data import documents, packing, shard_rows
-from transformer_lab.data.batching import BatchPlan, check_rows
+from transformer_lab.data.batching import BatchPlan, RowsConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.shard_plans import CountedPlan, PackedShardPlan, StreamShardPlan
 from transformer_lab.data.shards import Shards, open_shards
+from transformer_lab.data.splits import remarks
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.errors import LabError
@@ -57,23 +57,6 @@ class LanguageModelingConfig:
                 raise LabError(f"task.{name} = {getattr(self, name)} must not be negative")
         if min(self.other_lengths, default=1) < 1:
             raise LabError(f"task.other_lengths = {self.other_lengths} must be at least 1 each")
-
-
-@dataclass(frozen=True)
-class RowsConfig:
-    """How batches are made: every one has the same shape."""
-
-    rows: int = 16  # over all devices and micro-batches
-    length: int = 128  # tokens of a row
-
-    def __post_init__(self):
-        for name in ("rows", "length"):
-            if getattr(self, name) < 1:
-                raise LabError(f"batch.{name} = {getattr(self, name)} must be at least 1")
-
-    def check(self, rows_multiple: int) -> None:
-        """Refuses a mesh that the rows cannot be divided over."""
-        check_rows("rows", self.rows, rows_multiple)
 
 
 SECTIONS = {
@@ -158,11 +141,6 @@ class LanguageModeling:
         return tokenizer.eos_id if self.config.layout == "stream" else tokenizer.bos_id
 
     @property
-    def _stream_start(self) -> int | None:
-        """What begins a document of a stream, unless it is the end token of the one before."""
-        return None if self.start_id == self.tokenizer.eos_id else self.start_id
-
-    @property
     def reads_shards(self) -> bool:
         """Whether the training documents lie in a prepared directory."""
         return self.sections["data"].source == "shards"
@@ -197,29 +175,12 @@ class LanguageModeling:
     @cached_property
     def _train(self) -> tuple[BatchPlan, Callable[..., HostBatch]]:
         """The order of the training rows, and what makes a batch of them."""
+        batch, prefix = self.sections["batch"], self.model_config.mask == "prefix"
+        how = self.config.layout, batch.length, batch.rows, self.seed, prefix
+        marks = self.start_id, self.tokenizer.eos_id
         if self.shards:
-            return self._train_shards()
-        ids, _ = self.encode_split("train")
-        rows, length = self.sections["batch"].rows, self.sections["batch"].length
-        prefix = self.model_config.mask == "prefix"
-        if self.config.layout == "packed":
-            packed = packing.pack(ids, length, self.start_id, self.tokenizer.eos_id)
-            plan = packing.PackedPlan(packed, rows, self.seed, prefix)
-            return plan, partial(packing.load_packed, packed=packed)
-        stream = packing.as_stream(ids, self.tokenizer.eos_id, self.seed, self._stream_start)
-        plan = packing.StreamPlan(len(stream), length, rows, self.seed, prefix)
-        return plan, partial(packing.load_stream, stream=stream)
-
-    def _train_shards(self) -> tuple[CountedPlan, Callable[..., HostBatch]]:
-        rows, length = self.sections["batch"].rows, self.sections["batch"].length
-        more = length, rows, self.seed, self.model_config.mask == "prefix"
-        found = {"shards": self.shards, "eos": self.tokenizer.eos_id}
-        if self.config.layout == "packed":
-            load = partial(shard_rows.load_packed, **found, bos=self.start_id)
-            return PackedShardPlan(self.shards, *more), load
-        plan = StreamShardPlan(self.shards, *more, start=self._stream_start)
-        load = partial(shard_rows.load_stream, **found, start=self._stream_start, ends=plan.ends)
-        return plan, load
+            return shard_rows.training_rows(self.shards, *how, *marks)
+        return packing.training_rows(self.encode_split("train")[0], *how, *marks)
 
     def steps_per_epoch(self) -> int:
         return self._train[0].batches_per_epoch
@@ -369,6 +330,7 @@ class LanguageModeling:
             )
         return [
             f"documents: {counts}; licence: {docs.licence}",
+            *remarks(docs.report, self.sections["data"]),
             vocabulary,
             f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
             f"one shape: {self.sections['batch'].rows} rows of {self.sections['batch'].length}",

@@ -10,12 +10,12 @@ import numpy as np
 
 from transformer_lab import text
 from transformer_lab.data import documents, sentence_pairs
+from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
-from transformer_lab.tasks.language_modeling import RowsConfig
 from transformer_lab.tasks.reading import Reading, ragged
 
 

@@ -14,6 +14,7 @@ from transformer_lab.data import documents
 from transformer_lab.data.batching import check_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
+from transformer_lab.data.splits import remarks
 from transformer_lab.data.word_windows import WindowConfig, Windows
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, masked_sum
@@ -155,6 +156,7 @@ class WordVectors:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
         return [
             f"documents: {counts}; licence: {self.data.licence}",
+            *remarks(self.data.report, self.sections["data"]),
             f"vocabulary: {self.tokenizer.vocab_size:,} words of {len(self._train_ids.values):,}",
         ]
 

@@ -72,7 +72,8 @@ def load(files: Mapping[str, bytes]) -> Tokenizer:
     """
     try:
         found = _load(files)
-        found.encode("a word")
+        if not isinstance(found, StandIn):  # which knows no text
+            found.encode("a word")
         return found
     except LabError:
         raise

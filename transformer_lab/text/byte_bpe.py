@@ -253,11 +253,16 @@ def _special(
 
 
 def _named(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
-    """The id that the settings beside the tokenizer give to the special token `name`."""
+    """The id that the settings beside the tokenizer give to the special token `name`.
+
+    Some settings name ids that the vocabulary lacks, such as -1 for no padding.
+    """
+    # The library takes numbers of 32 bits alone.
+    known = lambda i: type(i) is int and 0 <= i < 2**32 and library.id_to_token(i) is not None  # noqa: E731
     if name == "bos":  # what a decoder starts with
         starts = (settings_in(files, file).get(START) for file in NUMBERED)
         for start in starts:
-            if type(start) is int and library.id_to_token(start) is not None:
+            if known(start):
                 return start
     for file in NAMED:
         token = settings_in(files, file).get(f"{name}_token")
@@ -267,7 +272,6 @@ def _named(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
     for file in NUMBERED:
         ids = settings_in(files, file).get(f"{name}_token_id")
         first = ids[0] if isinstance(ids, list) and ids else ids  # the ends of a chat model
-        # Some configs name ids that the vocabulary lacks, such as -1 for no padding.
-        if type(first) is int and first >= 0 and library.id_to_token(first) is not None:
+        if known(first):
             return first
     return None

@@ -18,11 +18,16 @@ class Normalisation(NamedTuple):
 
     def __call__(self, images: Any) -> Any:
         """uint8 [..., h, w, c] of NumPy or JAX -> float32 of mean 0 and deviation 1 by channel."""
-        if images.dtype != np.uint8:
-            raise LabError(f"images of {images.dtype} are not the bytes that are normalised: uint8")
+        check_bytes(images)
         scale = np.asarray([255 * std for std in self.std], np.float32)
         shift = np.asarray(self.mean, np.float32) / np.asarray(self.std, np.float32)
         return images.astype(np.float32) / scale - shift
+
+
+def check_bytes(images: Any) -> None:
+    """Refuses what a normalisation of bytes would bring to the wrong scale in silence."""
+    if images.dtype != np.uint8:
+        raise LabError(f"images of {images.dtype} are not the bytes that are normalised: uint8")
 
 
 def moments(images: Images) -> Normalisation:
