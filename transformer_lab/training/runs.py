@@ -29,6 +29,7 @@ from transformer_lab.training.lock import locked
 from transformer_lab.training.loop import describe, final_scores, same_data, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple, used_mesh
 from transformer_lab.training.peers import refuse_differences, refuse_unshared
+from transformer_lab.training.places import place, remote
 from transformer_lab.training.results import RESULTS, write_results
 from transformer_lab.training.sources import (
     Source,
@@ -45,7 +46,6 @@ from transformer_lab.training.writers import (
     MetricWriter,
     log,
     make_workdir,
-    refuse_address,
     show_samples,
 )
 
@@ -74,7 +74,8 @@ def run(
     told = {f"config.{key}": value for key, value in flatten(config).items()}
     told |= {"--init_from": init_from, "--init_pattern": init_pattern, "--init_into": init_into}
     refuse_differences(lambda: code_version() | told)
-    make_workdir(workdir)
+    workdir = make_workdir(workdir)
+    _refuse_remote(workdir, profile)
     with locked(workdir, log):
         refuse_unshared(workdir)
         _run(config, workdir, init_from, init_pattern, init_into, profile)
@@ -136,6 +137,17 @@ def _run(
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
+
+
+def _refuse_remote(workdir: Path, profile: int) -> None:
+    """What a bucket cannot hold."""
+    if remote(workdir) and profile:
+        raise LabError(f"--profile: {workdir} cannot hold a trace, a local --workdir can")
+    if str(workdir).startswith("s3:") and jax.process_count() > 1:
+        raise LabError(
+            f"{workdir}: several processes cannot save together to s3://, only to gs:// or to a "
+            "directory that they share: mount the bucket, and give the path of the mount"
+        )
 
 
 def _content(task: Task) -> dict[str, str]:
@@ -276,7 +288,7 @@ def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
 def stored_config(workdir: Path) -> dict[str, Any]:
     """The config of the run in a directory."""
-    refuse_address(workdir)
+    workdir = place(workdir)
     config = _read_config(workdir)
     if config is None:
         raise LabError(f"{workdir} holds no run (no {CONFIG}): train one with --workdir={workdir}")
