@@ -13,13 +13,14 @@ with a line that says so. Nothing in another directory is ever read, counted or 
 """
 
 import concurrent.futures
+import contextlib
 import json
 import logging
 import math
 import os
 import re
 import shutil
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
+from transformer_lab.training import places
 from transformer_lab.training.config import renamed
 from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge, own_files
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
-from transformer_lab.training.places import copy_files, files_below, place, remote, rmtree
 
 # Orbax raises what it also logs with a traceback for each of its threads: the line is enough.
 logging.getLogger("absl").addFilter(
@@ -61,7 +62,7 @@ class Checkpoints:
     """Saves in the background, keeps the newest `keep`, restores what verifies."""
 
     def __init__(self, workdir: Path, keep: int, log=print, best: str = ""):
-        self.root = place(workdir).absolute() / "checkpoints"
+        self.root = places.place(workdir).absolute() / "checkpoints"
         self.keep, self.kept_score = keep, best
         self.log = log
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
@@ -69,8 +70,8 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
         self._verified: dict[int, bool] = {}
         self._saves = 0
-        self._staged = str(self.root).startswith("s3:")  # which Orbax cannot write
-        self._link = _link(self.root, self._staged)
+        self._staged = str(self.root).startswith("s3://")  # which Orbax cannot write
+        self._link = places.stand_in(self.root, self._staged)
 
     def save(
         self,
@@ -91,8 +92,8 @@ class Checkpoints:
             directory.mkdir(parents=True, exist_ok=True)
             if jax.process_index() == 0:
                 (directory / MANIFEST).unlink(missing_ok=True)
-                if remote(directory):  # of a save that was cut, under the final name there
-                    rmtree(directory / "state")
+                if places.remote(directory):  # of a save that was cut, under the final name there
+                    places.rmtree(directory / "state")
             self._checkpointer.save(
                 self._state(step), args=ocp.args.StandardSave(_stored(state)), force=True
             )
@@ -122,7 +123,7 @@ class Checkpoints:
             self._checkpointer.wait_until_finished()
             self._checkpointer.check_for_errors()
             if self._staged:
-                copy_files(self._state(step), directory / "state")
+                places.copy_files(self._state(step), directory / "state")
                 shutil.rmtree(self._state(step))
             if jax.process_index() == 0:
                 for name, content in files.items():
@@ -145,7 +146,7 @@ class Checkpoints:
             (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
         for step in self._steps():
             if step < whole[-1] and self._unfinished(step):
-                rmtree(self._path(step))
+                places.rmtree(self._path(step))
 
     def _unfinished(self, step: int) -> bool:
         """Whether a directory holds nothing but what a save leaves that was cut."""
@@ -170,11 +171,14 @@ class Checkpoints:
         """Where Orbax finds the arrays of a step."""
         return (self._link or self.root) / f"step_{step:08d}" / "state"
 
-    def _fetched(self, step: int) -> Path:
-        """The same, once the arrays are where Orbax can read them."""
-        if self._staged and not self._state(step).exists():
-            copy_files(self._path(step) / "state", self._state(step))
-        return self._state(step)
+    @contextlib.contextmanager
+    def _readable(self, step: int) -> Iterator[Path]:
+        """Where Orbax reads the arrays of a step inside."""
+        if self._staged:
+            places.copy_files(self._path(step) / "state", self._state(step))
+        yield self._state(step)
+        if self._staged:
+            shutil.rmtree(self._state(step))
 
     def _steps(self) -> list[int]:
         if not self.root.is_dir():
@@ -246,7 +250,7 @@ class Checkpoints:
             directory=directory,
             data=run["data"],
             config=renamed(run["config"]),
-            assets={str(p.relative_to(assets)): p.read_bytes() for p in files_below(assets)},
+            assets={str(p.relative_to(assets)): p.read_bytes() for p in places.files_below(assets)},
             base=run.get("base"),
         )
 
@@ -255,8 +259,8 @@ class Checkpoints:
 
         Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
         """
-        path = self._fetched(step)
-        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        handler = ocp.StandardCheckpointHandler()
+        with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
             tree, wanted = checkpointer.metadata(path).item_metadata.tree, _stored(abstract)
             _compare(tree, wanted, str(self._path(step)))
             found = checkpointer.restore(path, args=ocp.args.StandardRestore(wanted))
@@ -265,8 +269,8 @@ class Checkpoints:
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
         """The parameters alone, their average over the steps where one is stored; host arrays
         unless shardings are given."""
-        path = self._fetched(step)
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        handler = ocp.PyTreeCheckpointHandler()
+        with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree
             name = "average" if "average" in tree else "params"
             item = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype), tree[name])
@@ -298,16 +302,6 @@ class Checkpoints:
                 shutil.rmtree(self._link.parent, ignore_errors=True)
 
 
-def _link(root: Path, staged: bool) -> Path | None:
-    """Another name of a directory whose own holds what Orbax takes for a pattern of names; or a
-    directory for the arrays on their way to and from a bucket."""
-    if not staged and (remote(root) or not re.search(r"[][*?\\]", str(root))):
-        return None
-    link = Path(tempfile.mkdtemp(prefix="transformer_lab_")) / "checkpoints"
-    link.mkdir() if staged else link.symlink_to(root)
-    return link
-
-
 def rank(name: str, score: float) -> float:
     """What is lower for a better score: losses and errors as they are, all others negated."""
     value = score if re.search(LOWER, name) else -score
@@ -321,7 +315,7 @@ def _stored(state: Any) -> dict[str, Any]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file is whole or it is not there."""
-    if remote(path):  # as all objects in a bucket
+    if places.remote(path):  # as all objects in a bucket
         path.write_bytes(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)

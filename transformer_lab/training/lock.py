@@ -47,7 +47,7 @@ def locked(workdir: Path, say=print) -> Iterator[None]:
     except FileExistsError:
         _take_over(path, own, say)
     except OSError as error:
-        raise LabError(f"--workdir={workdir}: {error.strerror}") from error
+        raise LabError(f"--workdir={workdir}: {error.strerror or error}") from error
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(path, own, ended), daemon=True)
     thread.start()

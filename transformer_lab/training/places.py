@@ -6,10 +6,12 @@ written, and is neither appended to nor renamed.
 
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
 
 import fsspec
+import jax
 from etils import epath
 
 from transformer_lab.errors import LabError
@@ -38,6 +40,8 @@ def place(path: str | Path) -> Path:
             f"{address} is an address, and a run lies in a directory, in gs://BUCKET/NAME or in "
             "s3://BUCKET/NAME: mount it, and give the path of the mount"
         )
+    if re.search(r"[][*?\\#]|::", address):
+        raise LabError(f"{address}: no name in a bucket may hold any of [ ] * ? # \\ ::")
     # Other hosts write there too, so no listing is kept.
     fsspec.config.conf.setdefault(match[1], {"use_listings_cache": False})
     found = Object(address)
@@ -81,3 +85,24 @@ def rmtree(directory: Path) -> None:
         shutil.rmtree(directory)
     elif directory.exists():
         directory.rmtree()
+
+
+def stand_in(root: Path, staged: bool) -> Path | None:
+    """Another name of a directory whose own holds what Orbax takes for a pattern of names; or a
+    directory for the arrays on their way to and from a bucket."""
+    if not staged and (remote(root) or not re.search(r"[][*?\\]", str(root))):
+        return None
+    link = Path(tempfile.mkdtemp(prefix="transformer_lab_")) / "checkpoints"
+    link.mkdir() if staged else link.symlink_to(root)
+    return link
+
+
+def refuse_impossible(workdir: Path, profile: int) -> None:
+    """LabError for a run that a bucket cannot hold."""
+    if remote(workdir) and profile:
+        raise LabError(f"--profile: {workdir} cannot hold a trace, a local --workdir can")
+    if str(workdir).startswith("s3://") and jax.process_count() > 1:
+        raise LabError(
+            f"{workdir}: several processes cannot save together to s3://, only to gs:// or to a "
+            "directory that they share: mount the bucket, and give the path of the mount"
+        )

@@ -29,7 +29,7 @@ from transformer_lab.training.lock import locked
 from transformer_lab.training.loop import describe, final_scores, same_data, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple, used_mesh
 from transformer_lab.training.peers import refuse_differences, refuse_unshared
-from transformer_lab.training.places import place, remote
+from transformer_lab.training.places import place, refuse_impossible
 from transformer_lab.training.results import RESULTS, write_results
 from transformer_lab.training.sources import (
     Source,
@@ -75,7 +75,7 @@ def run(
     told |= {"--init_from": init_from, "--init_pattern": init_pattern, "--init_into": init_into}
     refuse_differences(lambda: code_version() | told)
     workdir = make_workdir(workdir)
-    _refuse_remote(workdir, profile)
+    refuse_impossible(workdir, profile)
     with locked(workdir, log):
         refuse_unshared(workdir)
         _run(config, workdir, init_from, init_pattern, init_into, profile)
@@ -137,17 +137,6 @@ def _run(
         _finish(trainer, state, workdir, checkpoints)
     finally:
         checkpoints.close()
-
-
-def _refuse_remote(workdir: Path, profile: int) -> None:
-    """What a bucket cannot hold."""
-    if remote(workdir) and profile:
-        raise LabError(f"--profile: {workdir} cannot hold a trace, a local --workdir can")
-    if str(workdir).startswith("s3:") and jax.process_count() > 1:
-        raise LabError(
-            f"{workdir}: several processes cannot save together to s3://, only to gs:// or to a "
-            "directory that they share: mount the bucket, and give the path of the mount"
-        )
 
 
 def _content(task: Task) -> dict[str, str]:

@@ -50,10 +50,11 @@ class MetricWriter:
             line[name] = plain(value)
             if self._board is not None and isinstance(value, int | float):
                 self._board.add_scalar(name, value, step)
-        self._file.write(json.dumps(line) + "\n")
+        text = json.dumps(line) + "\n"
+        self._file.write(text)
         self._file.flush()
         if self._whole is not None:
-            self._whole += f"{json.dumps(line)}\n".encode()
+            self._whole += text.encode()
             write_atomically(self.path, self._whole)
 
     def close(self) -> None:
