@@ -13,6 +13,7 @@ setup(
     install_requires=[
         "absl-py>=2.1",
         "array-record>=0.6",
+        "etils[epath]>=1.9",
         "flax>=0.12",
         "grain>=0.2.15",
         "jax>=0.10",
@@ -49,8 +50,10 @@ setup(
             "submitit>=1.5",
         ],
         "bible": ["pysword>=0.2.8"],
+        "gcs": ["gcsfs>=2024.2"],
         "parquet": ["pyarrow>=15"],
         "rouge": ["rouge-score>=0.1.2"],
+        "s3": ["s3fs>=2024.2"],
         "stem": ["nltk>=3.9"],
         "slurm": ["submitit>=1.5"],
         "tpu-compile": ["libtpu"],

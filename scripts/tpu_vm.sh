@@ -4,7 +4,7 @@
 #   TPU=my-slice ZONE=us-central2-b scripts/tpu_vm.sh --config=configs/gpt2_small.py --workdir=/mnt/runs/gpt2
 #
 # The checkout lies in ~/transformer_lab of each host; --workdir is a directory that all of them
-# see (Filestore, or a bucket mounted by gcsfuse).
+# see: Filestore, or a bucket, gs://BUCKET/NAME (pip install "transformer_lab[gcs]").
 set -euo pipefail
 : "${TPU:?the name of the slice}" "${ZONE:?its zone}"
 printf -v arguments '%q ' "$@"

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict, config_flags
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
 from transformer_lab.training import peers, runs
+from transformer_lab.training.places import place, remote
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.xla_flags import set_flags
 
@@ -152,7 +153,7 @@ def workdir_config(read: Callable[[Path], dict]) -> None:
         return
     if not (workdir := _flag_value("workdir")):
         raise LabError("--workdir=DIR is missing: the directory of a trained run")
-    config = ConfigDict(_with_tuples(read(Path(workdir))))
+    config = ConfigDict(_with_tuples(read(place(workdir))))
     config_flags.DEFINE_config_dict("config", config, lock_config=True)
 
 
@@ -174,11 +175,14 @@ def get_config() -> ConfigDict:
     return config
 
 
-def get_workdir() -> Path:
-    """The parsed --workdir."""
+def get_workdir(what: str = "") -> Path:
+    """The parsed --workdir. Raises: LabError if it is in a bucket, which cannot hold `what`."""
     if not flags.FLAGS.workdir:
         raise LabError("--workdir=DIR is missing: where the run lies")
-    return Path(flags.FLAGS.workdir)
+    workdir = place(flags.FLAGS.workdir)
+    if what and remote(workdir):
+        raise LabError(f"{workdir} cannot hold {what}: give a local --workdir")
+    return workdir
 
 
 def _flag_value(name: str) -> str:

@@ -88,6 +88,10 @@ def check_file(path: str | Path) -> Path:
 
     Raises: LabError that names what is missing, a directory, a pipe, a device, or not to be read.
     """
+    if isinstance(path, Path) and "://" in str(path):  # in a bucket: no directory has this name
+        if path.is_file():
+            return path
+        raise LabError(f"{path}: no such file")
     path = Path(path)
     try:
         mode = path.stat().st_mode
@@ -105,7 +109,7 @@ def check_file(path: str | Path) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises: LabError where there is none."""
     try:
-        text = check_file(path).read_text(encoding="utf-8")
+        text = check_file(path).read_bytes().decode()
         value = json.loads(text)
         if "\\ud" in text.lower():  # half a character, which no other file could hold
             json.dumps(value, ensure_ascii=False).encode()

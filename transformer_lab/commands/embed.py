@@ -22,7 +22,7 @@ from transformer_lab.commands.import_hf import read_tokenizer
 from transformer_lab.errors import LabError
 from transformer_lab.ops.pooling import POOLINGS
 from transformer_lab.tasks import objective
-from transformer_lab.training import runs
+from transformer_lab.training import places, runs
 from transformer_lab.training.config import MeshConfig, default_config, resolve
 from transformer_lab.training.mesh import make_mesh, placer
 from transformer_lab.training.writers import log
@@ -109,7 +109,7 @@ def from_hf(directory: str):
 
 def from_run(directory: str):
     """(task, parameters, place) of a run."""
-    path = Path(directory)
+    path = places.place(directory)
     config = ConfigDict(runs.stored_config(path))
     if config.model.kind != "encoder":
         raise LabError(f"--source={directory}: a run of {config.model.kind}, not of an encoder")

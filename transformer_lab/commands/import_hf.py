@@ -36,6 +36,7 @@ from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.places import place
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
@@ -89,7 +90,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     The data section keeps its defaults, for nothing in the source says what it was trained on.
     Raises: LabError if a run lies there already, or the tokenizer is missing or another model's.
     """
-    path = Path(workdir)
+    path = place(workdir)
     if (path / runs.CONFIG).exists() or (path / "checkpoints").exists():
         raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
     tokenizer = check_source(model, Path(source))

@@ -19,6 +19,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import AdaptConfig, OptimizerConfig, resolve
+from transformer_lab.training.places import place
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
@@ -32,7 +33,7 @@ def main(_: list[str]) -> None:
     args = flags.FLAGS
     if not args.target:
         raise LabError("--target=DIR is missing: where to write the merged run")
-    config, target = cli.get_config(), Path(args.target)
+    config, target = cli.get_config(), place(args.target)
     if (target / runs.CONFIG).exists() or (target / "checkpoints").exists():
         raise LabError(f"--target={target} holds a run already: choose another directory")
     trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)

@@ -26,7 +26,7 @@ def define() -> None:
 def main(_: list[str]) -> None:
     from transformer_lab.sweeps.report import write_report  # matplotlib takes a second to load
 
-    args, plot, workdir = flags.FLAGS, None, cli.get_workdir()
+    args, plot, workdir = flags.FLAGS, None, cli.get_workdir("a sweep")
     if args.experiment:
         plot = experiment.load(args.experiment, read_plan(workdir / SWEEP)["scale"]).plot
     print(write_report(workdir, Path(args.compare) if args.compare else None, plot))

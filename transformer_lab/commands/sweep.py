@@ -43,7 +43,7 @@ def define() -> None:
 
 
 def main(_: list[str]) -> int:
-    args, workdir = flags.FLAGS, cli.get_workdir()
+    args, workdir = flags.FLAGS, cli.get_workdir("a sweep")
     if not args.experiment:
         raise LabError("--experiment=FILE is missing, such as --experiment=experiments/dropout.py")
     found = experiment.load(args.experiment, args.scale)

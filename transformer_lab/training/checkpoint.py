@@ -13,13 +13,14 @@ with a line that says so. Nothing in another directory is ever read, counted or 
 """
 
 import concurrent.futures
+import contextlib
 import json
 import logging
 import math
 import os
 import re
 import shutil
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
+from transformer_lab.training import places
 from transformer_lab.training.config import renamed
 from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge, own_files
 from transformer_lab.training.mesh import path_of
@@ -60,7 +62,7 @@ class Checkpoints:
     """Saves in the background, keeps the newest `keep`, restores what verifies."""
 
     def __init__(self, workdir: Path, keep: int, log=print, best: str = ""):
-        self.root = Path(workdir).absolute() / "checkpoints"
+        self.root = places.place(workdir).absolute() / "checkpoints"
         self.keep, self.kept_score = keep, best
         self.log = log
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
@@ -68,7 +70,8 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
         self._verified: dict[int, bool] = {}
         self._saves = 0
-        self._link = _link(self.root)
+        self._staged = str(self.root).startswith("s3://")  # which Orbax cannot write
+        self._link = places.stand_in(self.root, self._staged)
 
     def save(
         self,
@@ -89,6 +92,8 @@ class Checkpoints:
             directory.mkdir(parents=True, exist_ok=True)
             if jax.process_index() == 0:
                 (directory / MANIFEST).unlink(missing_ok=True)
+                if places.remote(directory):  # of a save that was cut, under the final name there
+                    places.rmtree(directory / "state")
             self._checkpointer.save(
                 self._state(step), args=ocp.args.StandardSave(_stored(state)), force=True
             )
@@ -117,6 +122,9 @@ class Checkpoints:
         try:
             self._checkpointer.wait_until_finished()
             self._checkpointer.check_for_errors()
+            if self._staged:
+                places.copy_files(self._state(step), directory / "state")
+                shutil.rmtree(self._state(step))
             if jax.process_index() == 0:
                 for name, content in files.items():
                     write_atomically(directory / name, content)
@@ -138,7 +146,7 @@ class Checkpoints:
             (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
         for step in self._steps():
             if step < whole[-1] and self._unfinished(step):
-                shutil.rmtree(self._path(step))
+                places.rmtree(self._path(step))
 
     def _unfinished(self, step: int) -> bool:
         """Whether a directory holds nothing but what a save leaves that was cut."""
@@ -151,7 +159,7 @@ class Checkpoints:
         found = []
         for step in self._steps() if self.kept_score else []:
             if (self._path(step) / MANIFEST).exists():
-                run = json.loads((self._path(step) / "run.json").read_text(encoding="utf-8"))
+                run = json.loads((self._path(step) / "run.json").read_bytes())
                 if (score := (run.get("scores") or {}).get(self.kept_score)) is not None:
                     found.append((step, score))
         return min(found, key=lambda x: rank(self.kept_score, x[1]), default=None)
@@ -162,6 +170,15 @@ class Checkpoints:
     def _state(self, step: int) -> Path:
         """Where Orbax finds the arrays of a step."""
         return (self._link or self.root) / f"step_{step:08d}" / "state"
+
+    @contextlib.contextmanager
+    def _readable(self, step: int) -> Iterator[Path]:
+        """Where Orbax reads the arrays of a step inside."""
+        if self._staged:
+            places.copy_files(self._path(step) / "state", self._state(step))
+        yield self._state(step)
+        if self._staged:
+            shutil.rmtree(self._state(step))
 
     def _steps(self) -> list[int]:
         if not self.root.is_dir():
@@ -219,21 +236,21 @@ class Checkpoints:
 
     def array_bytes(self) -> int:
         """Bytes on disk of the newest good step's arrays."""
-        newest = (self._path(step) / "state" for step in self.newest(1))
-        return sum(p.stat().st_size for path in newest for p in path.rglob("*") if p.is_file())
+        manifests = (self._path(step) / MANIFEST for step in self.newest(1))
+        files = (json.loads(path.read_bytes())["files"] for path in manifests)
+        return sum(x["size"] for f in files for k, x in f.items() if k.startswith("state/"))
 
     def read(self, step: int) -> Saved:
         """What stands beside the arrays of a good step."""
         directory = self._path(step)
-        run = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+        run = json.loads((directory / "run.json").read_bytes())
         assets = directory / "assets"
-        names = sorted(p for p in assets.rglob("*") if p.is_file()) if assets.is_dir() else []
         return Saved(
             step=step,
             directory=directory,
             data=run["data"],
             config=renamed(run["config"]),
-            assets={str(p.relative_to(assets)): p.read_bytes() for p in names},
+            assets={str(p.relative_to(assets)): p.read_bytes() for p in places.files_below(assets)},
             base=run.get("base"),
         )
 
@@ -242,8 +259,8 @@ class Checkpoints:
 
         Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
         """
-        path = self._state(step)
-        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        handler = ocp.StandardCheckpointHandler()
+        with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
             tree, wanted = checkpointer.metadata(path).item_metadata.tree, _stored(abstract)
             _compare(tree, wanted, str(self._path(step)))
             found = checkpointer.restore(path, args=ocp.args.StandardRestore(wanted))
@@ -252,8 +269,8 @@ class Checkpoints:
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
         """The parameters alone, their average over the steps where one is stored; host arrays
         unless shardings are given."""
-        path = self._state(step)
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        handler = ocp.PyTreeCheckpointHandler()
+        with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree
             name = "average" if "average" in tree else "params"
             item = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype), tree[name])
@@ -285,15 +302,6 @@ class Checkpoints:
                 shutil.rmtree(self._link.parent, ignore_errors=True)
 
 
-def _link(root: Path) -> Path | None:
-    """Another name of a directory whose own holds what Orbax takes for a pattern of names."""
-    if not re.search(r"[][*?\\]", str(root)):
-        return None
-    link = Path(tempfile.mkdtemp(prefix="transformer_lab_")) / "checkpoints"
-    link.symlink_to(root)
-    return link
-
-
 def rank(name: str, score: float) -> float:
     """What is lower for a better score: losses and errors as they are, all others negated."""
     value = score if re.search(LOWER, name) else -score
@@ -307,6 +315,9 @@ def _stored(state: Any) -> dict[str, Any]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file is whole or it is not there."""
+    if places.remote(path):  # as all objects in a bucket
+        path.write_bytes(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with open(part, "wb") as file:

@@ -19,6 +19,7 @@ import jax
 
 from transformer_lab.errors import LabError
 from transformer_lab.training.peers import exit_at_once
+from transformer_lab.training.places import remote
 
 LOCK = "lock.json"
 BEAT = 5.0  # seconds from one beat to the next
@@ -38,12 +39,15 @@ def locked(workdir: Path, say=print) -> Iterator[None]:
         return
     path, own = workdir / LOCK, _own()
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            json.dump(own, file)
+        if remote(path):  # a bucket has no writing of what is not there yet
+            _take_over(path, own, say)
+        else:
+            with open(path, "x", encoding="utf-8") as file:
+                json.dump(own, file)
     except FileExistsError:
         _take_over(path, own, say)
     except OSError as error:
-        raise LabError(f"--workdir={workdir}: {error.strerror}") from error
+        raise LabError(f"--workdir={workdir}: {error.strerror or error}") from error
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(path, own, ended), daemon=True)
     thread.start()
@@ -86,12 +90,18 @@ def _born(process: int) -> str:
     return "?"
 
 
+def _faults(path: Path) -> type[Exception]:
+    """What reading and writing raise; each kind of bucket has errors of its own."""
+    return Exception if remote(path) else OSError
+
+
 def _read(path: Path) -> tuple[dict[str, Any], Any]:
     """What a lock says, {} of one that says nothing, and what changes with each beat of it."""
     try:
-        with open(path, "rb") as file:  # opening asks a network file system for what is new
-            content, when = file.read(10_000), os.fstat(file.fileno()).st_mtime_ns
-    except OSError:
+        with path.open("rb") as file:  # opening asks a network file system for what is new
+            content = file.read(10_000)
+            when = None if remote(path) else os.fstat(file.fileno()).st_mtime_ns
+    except _faults(path):
         return {}, None
     try:
         found = json.loads(content)
@@ -116,7 +126,7 @@ def _take_over(path: Path, own: dict[str, Any], say) -> None:
     if before is not None:
         say(f"takes over the lock of {_name(found)}, which is dead")
     _write(path, own)
-    time.sleep(SETTLES)
+    time.sleep(SETTLES * 10 if remote(path) else SETTLES)
     now, _ = _read(path)
     if now.get("token") != own["token"]:
         raise _refusal(path, now)
@@ -134,6 +144,9 @@ def _refusal(path: Path, found: dict[str, Any]) -> LabError:
 
 
 def _write(path: Path, own: dict[str, Any]) -> None:
+    if remote(path):  # where a beat shows in what is written
+        path.write_bytes(json.dumps(own | {"beat": time.time()}).encode())
+        return
     part = path.with_name(f"{path.name}.{own['token']}")
     part.write_text(json.dumps(own), encoding="utf-8")
     os.replace(part, path)
@@ -145,5 +158,5 @@ def _beat(path: Path, own: dict[str, Any], ended: threading.Event) -> None:
         found, seen = _read(path)
         if seen is not None and found.get("token") != own["token"]:
             exit_at_once(75, f"{path} was taken over by process {found.get('process')}")
-        with contextlib.suppress(OSError):  # a full disk passes; the run itself will tell
+        with contextlib.suppress(_faults(path)):  # a full disk passes; the run itself will tell
             _write(path, own)

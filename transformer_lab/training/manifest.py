@@ -10,16 +10,19 @@ from typing import Any
 
 import jax
 
+from transformer_lab.training.places import files_below
+
 MANIFEST = "manifest.json"
 OWNER = re.compile(r"\bocdbt\.process_(\d+)/")  # Orbax: a directory of arrays a process
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {
-            "size": path.stat().st_size,
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-        }
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+            size += len(block)
+    return {"size": size, "sha256": digest.hexdigest()}
 
 
 def digests(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -32,7 +35,7 @@ def digests(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 
 def own_files(directory: Path, files: dict[str, bytes]) -> list[str]:
     """Those that this process wrote: its arrays; of process 0 also all that is nobody's."""
-    paths = [p for p in (directory / "state").rglob("*") if p.is_file()]
+    paths = files_below(directory / "state")
     names = [str(p.relative_to(directory)) for p in paths] + list(files)
     owner = {name: int(m[1]) if (m := OWNER.search(name)) else 0 for name in names}
     return [name for name in names if owner[name] == jax.process_index()]
@@ -50,7 +53,7 @@ def fault_of(directory: Path, part: int = 0, parts: int = 1) -> str | None:
     if not path.exists():
         return f"no {MANIFEST} (its save did not finish)"
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["files"]
+        entries = json.loads(path.read_bytes())["files"]
         names = list(entries)[part::parts]
         for name in names:
             if not (directory / name).is_file():

@@ -278,7 +278,7 @@ def refuse_unshared(workdir: Path) -> None:
 
     probe, until = workdir / of_first(write), time.monotonic() + SEEN_WITHIN
     while not (seen := probe.exists()) and time.monotonic() < until:
-        os.listdir(workdir)  # makes a network file system look again
+        list(workdir.iterdir())  # makes a network file system look again
         time.sleep(0.1)
     blind = [str(i) for i, found in enumerate(everyones(int(seen))) if not found]
     if jax.process_index() == 0:

@@ -29,6 +29,7 @@ from transformer_lab.training.lock import locked
 from transformer_lab.training.loop import describe, final_scores, same_data, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple, used_mesh
 from transformer_lab.training.peers import refuse_differences, refuse_unshared
+from transformer_lab.training.places import place, refuse_impossible
 from transformer_lab.training.results import RESULTS, write_results
 from transformer_lab.training.sources import (
     Source,
@@ -45,7 +46,6 @@ from transformer_lab.training.writers import (
     MetricWriter,
     log,
     make_workdir,
-    refuse_address,
     show_samples,
 )
 
@@ -74,7 +74,8 @@ def run(
     told = {f"config.{key}": value for key, value in flatten(config).items()}
     told |= {"--init_from": init_from, "--init_pattern": init_pattern, "--init_into": init_into}
     refuse_differences(lambda: code_version() | told)
-    make_workdir(workdir)
+    workdir = make_workdir(workdir)
+    refuse_impossible(workdir, profile)
     with locked(workdir, log):
         refuse_unshared(workdir)
         _run(config, workdir, init_from, init_pattern, init_into, profile)
@@ -276,7 +277,7 @@ def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
 def stored_config(workdir: Path) -> dict[str, Any]:
     """The config of the run in a directory."""
-    refuse_address(workdir)
+    workdir = place(workdir)
     config = _read_config(workdir)
     if config is None:
         raise LabError(f"{workdir} holds no run (no {CONFIG}): train one with --workdir={workdir}")

@@ -15,6 +15,7 @@ import numpy as np
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, learned
+from transformer_lab.training import places
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.state import TrainState
@@ -43,7 +44,7 @@ def open_source(init_from: str, step: int | None = None) -> Source:
     """
     if init_from.startswith(HF):
         return _open_hf(Path(init_from.removeprefix(HF)).absolute())
-    workdir = Path(init_from).absolute()
+    workdir = places.place(init_from).absolute()
     if not workdir.is_dir():
         raise LabError(f"--init_from={init_from}: there is no such directory")
     checkpoints = Checkpoints(workdir, 1, log)

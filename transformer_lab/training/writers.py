@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from transformer_lab.errors import LabError, check_file, fits
 from transformer_lab.training.checkpoint import write_atomically
+from transformer_lab.training.places import place, remote
 
 
 def log(message: str) -> None:
@@ -36,7 +36,10 @@ class MetricWriter:
         self.path, first = workdir / "metrics.jsonl", jax.process_index() == 0
         if first:
             _drop_lines(self.path, start_step, again)
-        path = self.path if first else os.devnull
+        self._whole = None  # what a file in a bucket holds, which is written anew for each line
+        if first and remote(workdir):
+            self._whole = self.path.read_bytes() if self.path.exists() else b""
+        path = self.path if first and self._whole is None else os.devnull
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
         self._board = _tensorboard(workdir, start_step) if tensorboard and first else None
 
@@ -47,8 +50,12 @@ class MetricWriter:
             line[name] = plain(value)
             if self._board is not None and isinstance(value, int | float):
                 self._board.add_scalar(name, value, step)
-        self._file.write(json.dumps(line) + "\n")
+        text = json.dumps(line) + "\n"
+        self._file.write(text)
         self._file.flush()
+        if self._whole is not None:
+            self._whole += text.encode()
+            write_atomically(self.path, self._whole)
 
     def close(self) -> None:
         self._file.close()
@@ -75,7 +82,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines that hold a step and numbers or texts, as they stand and as values."""
     if not path.exists():
         return
-    content = check_file(path).read_text(encoding="utf-8", errors="replace")
+    content = check_file(path).read_bytes().decode(errors="replace")
     for text in content.splitlines():
         try:
             line = json.loads(text)
@@ -107,6 +114,9 @@ def _drop_lines(path: Path, step: int, again: str) -> None:
 
 
 def _tensorboard(workdir: Path, start_step: int) -> Any | None:
+    if remote(workdir):
+        log(f"{workdir} cannot hold TensorBoard events: they are left out, metrics.jsonl has all")
+        return None
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
@@ -161,19 +171,10 @@ def show_samples(rows: list[tuple[str, ...]]) -> None:
 
 
 def make_workdir(workdir: Path) -> Path:
-    """Creates it; one line when that cannot be."""
-    refuse_address(workdir)
+    """Creates it, as `place` has it; one line when that cannot be."""
+    workdir = place(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LabError(f"--workdir={workdir}: {error.strerror}") from error
+        raise LabError(f"--workdir={workdir}: {error.strerror or error}") from error
     return workdir
-
-
-def refuse_address(workdir: Path) -> None:
-    """LabError for gs://bucket/run and its like, which would be made as a folder named "gs:"."""
-    if match := re.match(r"([a-z][a-z0-9+]+):/(?=[^/])", str(workdir)):
-        raise LabError(
-            f"{match[1]}://{str(workdir)[match.end() :]} is an address, and a run lies in a "
-            "directory: mount the bucket (gcsfuse, mountpoint-s3) and give the path of the mount"
-        )
