@@ -42,7 +42,7 @@ def test_a_family_in_another_folder_is_found_with_its_rules_and_named_where_one_
 
 def test_a_task_and_a_hugging_face_family_are_found_by_their_files(folder):
     (folder / "guessing.py").write_text("SECTIONS = {}\n")
-    (folder / "falcon.py").write_text('KIND = "decoder"\n')
+    (folder / "falcon.py").write_text('KIND = "decoder"\nreading = None\n')
     assert tasks.objective("guessing").SECTIONS == {}
     assert pretrained.family("falcon").KIND == "decoder" and "falcon" in pretrained.families()
 

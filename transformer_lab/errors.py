@@ -41,7 +41,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 def known(what: str, value: str, valid: Iterable[str]) -> str:
     """The value. Raises: LabError that names `what` has it, and the nearest, if it is not valid."""
     if value not in (valid := list(valid)):
-        raise LabError(f'{what}"{value}" is unknown{nearest(value, valid)}')
+        raise LabError(f'{what}"{value}" is unknown{nearest(str(value), valid)}')
     return value
 
 

@@ -1,6 +1,6 @@
 """Kinds are names of files: each file of a room that says what the room's kinds say is one.
 
-A model family says `CONFIG = ...`, a task `SECTIONS = ...`, a Hugging Face family `KIND = ...`. So
+A model family says `CONFIG = ...`, a task `SECTIONS = ...`, a Hugging Face family `def reading`. So
 one more is one more file, and nothing registers it.
 """
 
@@ -14,7 +14,8 @@ from transformer_lab.errors import known
 
 
 def kinds(room: str, mark: str) -> list[str]:
-    """The files of a package, in all folders that belong to it, that set `mark` at their top."""
+    """The files of a package, in all folders that belong to it, with a line that begins with
+    `mark`, a regular expression."""
     return _kinds(tuple(importlib.import_module(room).__path__), mark)
 
 

@@ -31,6 +31,7 @@ from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directo
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
 
+MARK = "(def )?reading"  # what every family's file says
 LISTED = {"architectures": list[str], "id2label": dict[str, str | int]}
 SILENT = ("encoder", "vision", "two_towers")  # kinds that generate nothing
 
@@ -51,12 +52,12 @@ class Pretrained:
 
 def families() -> list[str]:
     """Every `model_type` that is read and written here."""
-    return kinds(__name__, "KIND")
+    return kinds(__name__, MARK)
 
 
 def family(model_type: str) -> ModuleType:
     """The module of a `model_type`."""
-    return kind_of(__name__, "KIND", "model_type", model_type)
+    return kind_of(__name__, MARK, "model_type", model_type)
 
 
 def load(directory: str | Path) -> Pretrained:

@@ -34,7 +34,7 @@ class Parentheses(Classification):
         for length in config.other_lengths:
             rows = parentheses.of_length(config, length, trained)
             fields = self.encode_texts([row.text for row in rows], [None] * len(rows))
-            gold = self._targets([row.label for row in rows])
+            gold = self._targets(f"length {length}", rows)
             logits = np.stack(self.outputs(params, fields, {"label": gold}, place))
             values[f"accuracy_{length}"] = float((logits.argmax(axis=-1) == gold).mean())
         return Scores(values, found.samples, found.notes)
