@@ -293,6 +293,20 @@ def test_a_signal_saves_and_what_resumes_has_every_line_of_the_whole_run(
     assert everything(tmp_path) == everything(whole)
 
 
+def test_a_run_without_validation_examples_has_the_same_lines_when_it_is_given_again(
+    tmp_path, monkeypatch
+):
+    from transformer_lab.training import loop
+
+    monkeypatch.setattr(loop.Trainer, "evaluate", lambda *_: {})
+    config = tiny_config(steps=2, **{"data.validation_size": 0})
+    for _ in range(2):
+        runs.run(one_device(config), tmp_path)
+        lines = [sorted(line) for line in everything(tmp_path)]
+        assert ["step"] not in lines
+    assert len(everything(tmp_path)) == 3  # two steps and the test split
+
+
 def test_a_finished_command_given_again_changes_no_line(whole):
     before = everything(whole)
     runs.run(one_device(tiny_config(eval_every=4)), whole)

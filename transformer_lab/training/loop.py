@@ -74,7 +74,7 @@ def train(
                         scores = _evaluate(trainer, state, step, writer)
                     better = watch.sees(step, scores)
                     due_save = due_save or better
-                if (scores or step == start) and watch.ends(step):
+                if (scores is not None or step == start) and watch.ends(step):
                     last, due_save = True, due_save or step > start
                 if due_save:
                     save(scores)
@@ -192,7 +192,8 @@ def _evaluate(trainer, state, step, writer) -> dict[str, float]:
     params = trainer.whole(state)
     scores = trainer.task.score(params, "validation", trainer.place, False)
     values = {**trainer.evaluate(params, "validation"), **scores.values}
-    writer.write(step, {f"validation/{name}": value for name, value in values.items()})
+    if values:  # a split without examples has none, and leaves no line
+        writer.write(step, {f"validation/{name}": value for name, value in values.items()})
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     log(f"step {step} validation: {shown}")
     return values
