@@ -99,8 +99,8 @@ def declare(command: ModuleType) -> list[str]:
     """Declares a command's flags, in place of those of another that ran in this process; their
     names."""
     for name in list(flags.FLAGS):
-        place = str(flags.FLAGS.find_module_defining_flag(name))
-        if name not in COMMON and place.startswith(("transformer_lab", "ml_collections")):
+        module = str(flags.FLAGS.find_module_defining_flag(name))
+        if name not in COMMON and module.startswith(("transformer_lab", "ml_collections")):
             delattr(flags.FLAGS, name)
     before = set(flags.FLAGS)
     command.define()

@@ -66,7 +66,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A JSON value in one short line."""
+    """A JSON value as a message shows it: in one line, cut after 57 characters with "..."."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.training import runs
 from transformer_lab.viewing import heads
 from transformer_lab.viewing.capture import Inputs, Map, Maps, capture
@@ -66,8 +66,7 @@ def chosen(maps: Maps) -> Map:
     """The map of --map, which must have the layer and the head asked for."""
     args = flags.FLAGS
     name = next(iter(maps)) if args.map is None else args.map
-    if name not in maps:
-        raise LabError(f'--map="{name}" is unknown{nearest(name, maps)}')
+    known("--map=", name, maps)
     for flag, number in zip(("layer", "head"), maps[name].weights.shape, strict=False):
         value = getattr(args, flag)
         if value is not None and value >= number:

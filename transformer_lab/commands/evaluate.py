@@ -12,7 +12,7 @@ import json
 from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.training import runs
 from transformer_lab.training.loop import final_scores
 
@@ -26,8 +26,7 @@ def define() -> None:
 
 def main(_: list[str]) -> None:
     args = flags.FLAGS
-    if args.split not in SPLITS:
-        raise LabError(f'--split="{args.split}" is unknown{nearest(args.split, SPLITS)}')
+    known("--split=", args.split, SPLITS)
     trainer, params = runs.open_run(
         cli.get_config(), cli.get_workdir(), args.average, args.init_from
     )

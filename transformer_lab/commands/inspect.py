@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.layers import position_table
 from transformer_lab.layers.config import CHOICES
 from transformer_lab.models import costs, family, parameter_shapes, presets
@@ -59,8 +59,7 @@ def define() -> None:
 
 def main(_: list[str]) -> None:
     name = flags.FLAGS.table
-    if name not in TABLES:
-        raise LabError(f'--table="{name}" is unknown{nearest(name, TABLES)}')
+    known("--table=", name, TABLES)
     if flags.FLAGS.compile:
         found = compile_step(resolve(cli.get_config()), flags.FLAGS.topology, flags.FLAGS.chip)
         print(json.dumps(found)) if flags.FLAGS.json else show_compiled(found)

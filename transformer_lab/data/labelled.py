@@ -23,7 +23,7 @@ from transformer_lab.data.labelled_rows import (
 from transformer_lab.data.pairs import Report
 from transformer_lab.data.splits import check_shares, shuffled
 from transformer_lab.data.user_files import LICENCE, SPLITS, split_files
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 
 __all__ = ["Example", "LabelledConfig", "LabelledSplits", "Question", "Tagged"]
 __all__ += ["SPLITS", "fingerprint", "labels_of", "load_labelled"]
@@ -52,9 +52,7 @@ class LabelledConfig:
     split_seed: int = 0
 
     def __post_init__(self):
-        if self.source not in _SOURCES:
-            valid = nearest(self.source, _SOURCES)
-            raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
+        known("config.data.source = ", self.source, _SOURCES)
         check_shares(self.validation_share, self.test_share)
         if self.max_examples < 0:
             raise LabError(f"config.data.max_examples = {self.max_examples} is negative: use 0")
@@ -212,7 +210,7 @@ def _files(config: LabelledConfig, report: Report) -> tuple[Parts, str]:
 
 
 def _paths(config: LabelledConfig) -> dict[str, Path]:
-    """The user's file of each split."""
+    """Where the user's rows lie: a file for each split of a folder, or one file for `train`."""
     if not config.path:
         raise LabError('config.data.source = "files" needs config.data.path: your file or folder')
     path = Path(config.path).expanduser()

@@ -13,7 +13,7 @@ from transformer_lab.data.pairs import Report, Row, clean
 from transformer_lab.data.shards import Shards
 from transformer_lab.data.splits import hold_out, shuffled
 from transformer_lab.data.tfds_pairs import read_splits as read_tfds_splits
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known, nearest
 
 Pairs = Sequence[tuple[str, str]]
 SPLITS = ("train", "validation", "test")
@@ -35,9 +35,7 @@ class PairsConfig:
     split_seed: int = 0
 
     def __post_init__(self):
-        if self.source not in _SOURCES:
-            valid = nearest(self.source, _SOURCES)
-            raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
+        known("config.data.source = ", self.source, _SOURCES)
         for name in ("validation_size", "test_size", "max_characters", "max_pairs"):
             if getattr(self, name) < 0:
                 raise LabError(f"config.data.{name} = {getattr(self, name)} is negative: use 0")

@@ -11,7 +11,7 @@ from random import Random
 
 from transformer_lab.data.labelled import LabelledSplits
 from transformer_lab.data.labelled_rows import Example
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 
 ALPHABETS = {  # each opening symbol with the one that closes it
     "signs": {"+": "-"},
@@ -37,9 +37,7 @@ class ParenthesesConfig:
     seed: int = 0
 
     def __post_init__(self):
-        if self.symbols not in ALPHABETS:
-            hint = nearest(self.symbols, ALPHABETS)
-            raise LabError(f'config.data.symbols = "{self.symbols}" is unknown{hint}')
+        known("config.data.symbols = ", self.symbols, ALPHABETS)
         lengths = (self.min_length, self.max_length, *self.other_lengths)
         if min(lengths) < 2 or any(n % 2 for n in lengths) or self.min_length > self.max_length:
             raise LabError(

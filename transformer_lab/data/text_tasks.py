@@ -14,7 +14,7 @@ from transformer_lab.data.sentence_pairs import split_sentences
 from transformer_lab.data.shards import Shards
 from transformer_lab.data.span_corruption import SpansConfig
 from transformer_lab.data.splits import hold_out
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 
 Texts = list[tuple[str, str]]
 
@@ -48,8 +48,7 @@ class TextTasksConfig:
 
     def __post_init__(self):
         for name in self.tasks:
-            if name not in TASKS:
-                raise LabError(f'config.data.tasks: "{name}" is unknown{nearest(name, TASKS)}')
+            known("config.data.tasks: ", name, TASKS)
         if not self.tasks or len(set(self.tasks)) < len(self.tasks):
             raise LabError("config.data.tasks: name at least one task, and none twice")
         if self.held_out < 0 or self.max_words < 1:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.products import product
 from transformer_lab.ops.recurrence import Cell, State, scan, zero_state
@@ -38,9 +38,7 @@ class RecurrentConfig:
         for name in ("layers", "width"):
             if getattr(self, name) < 1:
                 raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
-        if self.recurrent_init not in INITS:
-            hint = nearest(self.recurrent_init, INITS)
-            raise LabError(f'model.recurrent_init = "{self.recurrent_init}" is unknown{hint}')
+        known("model.recurrent_init = ", self.recurrent_init, INITS)
         if not 0.0 <= self.dropout < 1.0 or self.truncate < 0:
             raise LabError(
                 f"model.dropout = {self.dropout} must be in [0, 1), "

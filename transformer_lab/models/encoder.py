@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known, nearest
 from transformer_lab.layers.basic import Embedding, dense, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
@@ -49,8 +49,7 @@ class EncoderConfig(StackConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.head not in HEADS:
-            raise LabError(f'model.head = "{self.head}" is unknown{nearest(self.head, HEADS)}')
+        known("model.head = ", self.head, HEADS)
         if self.head == "mlm_nsp" and not self.pooler:
             raise LabError('model.head = "mlm_nsp" needs model.pooler = True')
         if self.labels < 1 or self.types < 0:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.layers.basic import dense
 from transformer_lab.layers.statistics import WithStatistics
 from transformer_lab.models import need_vocabulary
@@ -66,12 +66,8 @@ class TwoTowersConfig:
     )
 
     def __post_init__(self):
-        if self.text_pool not in POOLS:
-            hint = nearest(self.text_pool, POOLS)
-            raise LabError(f'model.text_pool = "{self.text_pool}" is unknown{hint}')
-        if self.image_kind not in IMAGE_KINDS:
-            hint = nearest(self.image_kind, IMAGE_KINDS)
-            raise LabError(f'model.image_kind = "{self.image_kind}" is unknown{hint}')
+        known("model.text_pool = ", self.text_pool, POOLS)
+        known("model.image_kind = ", self.image_kind, IMAGE_KINDS)
         if self.tower.head != "none":
             name = "image" if self.image_kind == "vision" else "cnn"
             raise LabError(f'model.{name}.head = "{self.tower.head}": a tower has none, use "none"')

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 
 POOLINGS = ("mean", "cls", "max")
 
@@ -15,8 +15,7 @@ def pool(
 
     A row without real tokens gives zeros. float32 whatever the states are.
     """
-    if kind not in POOLINGS:
-        raise LabError(f'pooling "{kind}" is unknown{nearest(kind, POOLINGS)}')
+    known("pooling ", kind, POOLINGS)
     states, real = states.astype(jnp.float32), mask[..., None]
     if kind == "cls":
         return jnp.where(real[:, 0], states[:, 0], 0.0)

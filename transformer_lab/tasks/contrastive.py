@@ -19,7 +19,7 @@ from transformer_lab.data.drawings import DrawPlan, plain, varied
 from transformer_lab.data.images.normalise import check_bytes
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.splits import remarks
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
 from transformer_lab.ops.losses import STATISTICS, Pair, masked_sum
 from transformer_lab.tasks.base import (
@@ -49,8 +49,7 @@ class ContrastiveConfig:
     samples: int = 8  # images shown at the end with the names that the model gives them
 
     def __post_init__(self):
-        if self.loss not in LOSSES:
-            raise LabError(f'task.loss = "{self.loss}" is unknown{nearest(self.loss, LOSSES)}')
+        known("task.loss = ", self.loss, LOSSES)
         if min(self.std, default=1) <= 0 or self.strength < 0:
             raise LabError("task.std must be more than 0, task.strength not negative")
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.stacked import LAYERS, of_paths
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.mesh import PART, path_of
@@ -30,9 +30,7 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
     (width * warmup)^-0.5 is Vaswani 2017, eq. 3. cosine (Loshchilov 2017) and linear end at
     end_factor * peak in the last step.
     """
-    if config.schedule not in SCHEDULES:
-        hint = nearest(config.schedule, SCHEDULES)
-        raise LabError(f'optimizer.schedule = "{config.schedule}" is unknown{hint}')
+    known("optimizer.schedule = ", config.schedule, SCHEDULES)
     warmup, peak = max(config.warmup_steps, 1), config.learning_rate
 
     def rate(step):
@@ -51,9 +49,7 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
 
 def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
     """clip -> optimizer -> decoupled weight decay by path -> learning rate -> its multipliers."""
-    if config.name not in OPTIMIZERS:
-        hint = nearest(config.name, OPTIMIZERS)
-        raise LabError(f'optimizer.name = "{config.name}" is unknown{hint}')
+    known("optimizer.name = ", config.name, OPTIMIZERS)
     scale = {
         "adam": lambda: optax.scale_by_adam(config.b1, config.b2, config.epsilon),
         "sgd": lambda: optax.trace(config.b1) if config.b1 else optax.identity(),

@@ -24,6 +24,7 @@ class Object(epath.gpath.PosixGPath, PosixPath):
     """A path in a bucket, which is from its root always."""
 
     def absolute(self) -> "Object":
+        """The path itself: an address in a bucket has no current directory."""
         return self
 
 
@@ -58,7 +59,7 @@ def place(path: str | Path) -> Path:
 
 
 def remote(path: str | Path) -> bool:
-    """Whether it is a place in a bucket."""
+    """Whether a path, as `place` returned it, lies in a bucket and not in a local directory."""
     return isinstance(path, Object)
 
 

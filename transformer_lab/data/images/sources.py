@@ -15,7 +15,7 @@ from transformer_lab.data.images import digits, files, idx, prepared, reading
 from transformer_lab.data.images.rows import Found, Part
 from transformer_lab.data.splits import check_shares
 from transformer_lab.data.user_files import SPLITS
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ class ImageConfig:
     skip_damaged: bool = False  # whether files that are no whole image are left out and counted
 
     def __post_init__(self):
-        if self.source not in _SOURCES:
-            valid = nearest(self.source, _SOURCES)
-            raise LabError(f'config.data.source = "{self.source}" is unknown{valid}')
+        known("config.data.source = ", self.source, _SOURCES)
         check_shares(self.validation_share, self.test_share)
         if not 0 < self.share <= 1:
             raise LabError(f"config.data.share = {self.share} is no share: give above 0 to 1")
