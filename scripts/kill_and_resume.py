@@ -190,6 +190,8 @@ def main() -> int:
                     counts[number.name, phase(log.read_text())] += 1
                     os.kill(process, number)
                     code, kills = ends(process, 60), kills - 1
+                    if code == 0 and number == signal.SIGTERM:
+                        break  # it came when the last line was written: the run is whole
                     if code not in (-number, 128 + number):
                         raise RuntimeError(f"{kind}: {number.name} ended it with {code}, see {log}")
                 elif code:
