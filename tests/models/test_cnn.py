@@ -9,10 +9,11 @@ import pytest
 
 from transformer_lab.errors import LabError
 from transformer_lab.layers.pooling import MeanQueryPool
-from transformer_lab.models import parameter_shapes
+from transformer_lab.models import listened, parameter_shapes
 from transformer_lab.models.cnn import CNNConfig, build, example_inputs
 from transformer_lab.models.two_towers import TwoTowersConfig
 from transformer_lab.tasks.base import count_parameters
+from transformer_lab.training.state import renewed
 
 TINY = CNNConfig(
     stages=(1, 1), width=4, stem="small", image_size=(6, 6), channels=1, classes=3, momentum=0.0
@@ -22,7 +23,7 @@ IMAGES = 3 * jax.random.normal(jax.random.key(1), (4, 6, 6, 1)) + 1
 MODEL = build(TINY)
 PARAMS = jax.jit(MODEL.init)(jax.random.key(0), *example_inputs())["params"]
 train = jax.jit(
-    lambda params, images, rows=None: MODEL.apply({"params": params}, images, KEY, rows)
+    lambda params, images, rows=None: listened(MODEL.apply)({"params": params}, images, KEY, rows)
 )
 
 
@@ -38,12 +39,10 @@ def test_running_statistics_are_no_parameters():
 
 
 def test_evaluation_with_the_batchs_own_statistics_is_training():
-    out = train(PARAMS, IMAGES)
-    new, rows = out["batch_stats"]
-    assert rows == 4
-    own = PARAMS | {"batch_stats": jax.tree.map(lambda x: x / rows, new)}
+    out, told = train(PARAMS, IMAGES)
+    own = PARAMS | {"batch_stats": renewed(PARAMS["batch_stats"], told["statistics"])}
+    assert told["statistics"]["stem"]["norm"]["mean"][1] == 4
     found = jax.jit(lambda p: MODEL.apply({"params": p}, IMAGES))(own)
-    assert "batch_stats" not in found
     np.testing.assert_allclose(found["logits"], out["logits"], atol=1e-4)
     convolved = jax.lax.conv(
         IMAGES.transpose(0, 3, 1, 2), PARAMS["stem"]["conv"]["kernel"].transpose(3, 2, 0, 1),
@@ -55,12 +54,12 @@ def test_evaluation_with_the_batchs_own_statistics_is_training():
 
 
 def test_padding_rows_enter_no_statistic():
-    alone = train(PARAMS, IMAGES[:3], jnp.ones(3, bool))
+    alone, told = train(PARAMS, IMAGES[:3], jnp.ones(3, bool))
     padded = jnp.concatenate([IMAGES[:3], jnp.full((2, 6, 6, 1), 100.0)])
-    found = train(PARAMS, padded, jnp.array([1, 1, 1, 0, 0], bool))
+    found, same = train(PARAMS, padded, jnp.array([1, 1, 1, 0, 0], bool))
     np.testing.assert_allclose(found["logits"][:3], alone["logits"], atol=1e-5)
     compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # noqa: E731
-    jax.tree.map(compare, found["batch_stats"], alone["batch_stats"])
+    jax.tree.map(compare, same["statistics"], told["statistics"])
 
 
 CLIP = replace(

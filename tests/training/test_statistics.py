@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_lab.models import listened
 from transformer_lab.models.cnn import CNNConfig, build, example_inputs
 from transformer_lab.ops.losses import STATISTICS, cross_entropy, masked_sum
 from transformer_lab.training.adapting import split
@@ -34,8 +35,7 @@ class Pictures:
 
     def loss(self, params, batch, dropout_key):
         out = self.model.apply({"params": params}, batch["image"], dropout_key, batch["real"])
-        loss = masked_sum(cross_entropy(out["logits"], batch["label"]), batch["real"])
-        return {"loss": loss, STATISTICS: out[STATISTICS]}
+        return {"loss": masked_sum(cross_entropy(out["logits"], batch["label"]), batch["real"])}
 
     def metrics(self, params, batch):
         out = self.model.apply({"params": params}, batch["image"])
@@ -53,7 +53,10 @@ def batch(step):
 
 @jax.jit
 def statistics(params, images, real):
-    return Pictures.model.apply({"params": params}, images, jax.random.key(0), real)[STATISTICS]
+    """Those that a call in training tells, times its real rows."""
+    call = listened(Pictures.model.apply)
+    _, told = call({"params": params}, images, jax.random.key(0), real)
+    return told["statistics"]
 
 
 @functools.cache
@@ -84,11 +87,15 @@ def test_the_step_moves_statistics_as_the_model_says_and_the_optimizer_knows_non
     paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(single)]
     assert any(STATISTICS in path for path in paths)
     assert not [path for path in paths if "opt_state" in path and STATISTICS in path]
-    total, rows = statistics(first.params, batch(0)["image"], batch(0)["real"])
+    told = statistics(first.params, batch(0)["image"], batch(0)["real"])
     state = steps(one, one.init(), 0, 1)
-    compare = lambda a, b: np.testing.assert_allclose(a, b / 13, atol=1e-6)  # noqa: E731
-    jax.tree.map(compare, jax.device_get(state.params[STATISTICS]), total)
-    assert rows == 13
+
+    def compare(new, told):
+        total, rows = told
+        assert rows == 13
+        np.testing.assert_allclose(new, total / 13, atol=1e-6)
+
+    jax.tree.map(compare, jax.device_get(state.params[STATISTICS]), told)
     moved = jax.tree.map(
         lambda a, b: np.abs(a - b).max(), first.params[STATISTICS], single.params[STATISTICS]
     )
@@ -109,10 +116,12 @@ def test_statistics_of_micro_batches_weigh_their_real_rows():
     state = jax.device_get(steps(two, two.init(), 0, 1))
     rows = batch(0)
     parts = [statistics(first.params, rows["image"][j::2], rows["real"][j::2]) for j in range(2)]
-    assert [float(weight) for _, weight in parts] == [7, 6]
-    want = jax.tree.map(lambda a, b: (a + b) / 13, parts[0][0], parts[1][0])
-    compare = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6)  # noqa: E731
-    jax.tree.map(compare, state.params[STATISTICS], want)
+
+    def compare(new, first, second):
+        assert [float(weight) for _, weight in (first, second)] == [7, 6]
+        np.testing.assert_allclose(new, (first[0] + second[0]) / 13, atol=1e-6)
+
+    jax.tree.map(compare, state.params[STATISTICS], *parts)
 
 
 def test_a_batch_of_padding_alone_changes_no_statistic_and_gives_no_nan():

@@ -1,6 +1,7 @@
 """The block and the stack that every transformer family is made of."""
 
 from dataclasses import replace
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -9,29 +10,17 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue, to_ring
-from transformer_lab.layers.basic import PRODUCT, FeedForward, norm
+from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places, ScoreBias
+from transformer_lab.layers.scanned import make_layers, run_layers
 from transformer_lab.ops.dropout import drop_path, dropout
 from transformer_lab.ops.layout import constrain
-from transformer_lab.ops.stacked import LAYERS
 from transformer_lab.ops.visibility import ALL, Visible, visible
 
 Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
 STREAM = ("rows", "length", "width")
-# What a block keeps for the way back, by `remat`: besides its input nothing; the outputs of its
-# products with kernels; the same in the host's memory.
-POLICIES = {
-    "nothing": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
-    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[],
-        names_which_can_be_offloaded=[PRODUCT],
-        offload_src="device",
-        offload_dst="pinned_host",
-    ),
-}
 
 
 class Block(nn.Module):
@@ -154,9 +143,7 @@ def _then(sublayer, adapter):
 class Stack(nn.Module):
     """Blocks named layer_0, layer_1, ..., and a final norm where the norm stands first.
 
-    Parameters are made unrolled, one subtree a layer. With `scan_layers` one layer is compiled for
-    all and takes them stacked, as a run then trains them (`ops.stacked`) or, where they are not,
-    by stacking them inside the computation: initial values and numbers are the same either way.
+    `layers.scanned` runs them, unrolled or as one.
     """
 
     config: StackConfig
@@ -165,9 +152,8 @@ class Stack(nn.Module):
     cross: bool = False
 
     def setup(self):
-        remat = self.config.remat
-        block = Block if remat == "off" else nn.remat(Block, policy=POLICIES[remat])
-        self.layer = [block(self.config, self.causal, self.cross) for _ in range(self.layers)]
+        block = partial(Block, self.config, self.causal, self.cross)
+        make_layers(self, block, self.layers)
         self.score_bias = ScoreBias(self.config, self.causal)
         if self._ends_in_norm:
             self.final_norm = norm(self.config)
@@ -192,34 +178,14 @@ class Stack(nn.Module):
         prefix. `added` are position vectors, added before each layer.
         """
         places = self._places(x.shape[1])
-        capturing = self.is_mutable_collection("intermediates")
         seen = self._ordered(seen, prefix)
-        bias, arguments = self.score_bias(places), (seen, memory, memory_seen)
-        if self.config.scan_layers and not self.is_initializing() and not capturing:
-            x = self._scan(x, arguments, dropout_key, (places, bias, added))
-        else:
-            for i, layer in enumerate(self.layer):
-                key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-                x = layer(x, *arguments, key, places, bias, added, self._drop_rate(i))
-        return self._finish(x)
+        bias = self.score_bias(places)
 
-    def _scan(self, x, arguments, dropout_key, position_arguments):
-        params = self.variables["params"]
-        if (stacked := params.get(LAYERS)) is None:
-            layers = [params[f"layer_{i}"] for i in range(self.layers)]
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-        block = Block(self.config, self.causal, self.cross, parent=None)
-
-        def body(x, layer):
-            variables, i = layer
+        def each(i):
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-            more = *arguments, key, *position_arguments, self._drop_rate(i)
-            return block.apply({"params": variables}, x, *more), None
+            return seen, memory, memory_seen, key, places, bias, added, self._drop_rate(i)
 
-        if self.config.remat != "off":
-            policy = POLICIES[self.config.remat]
-            body = jax.checkpoint(body, prevent_cse=False, policy=policy)
-        return jax.lax.scan(body, x, (stacked, jnp.arange(self.layers)))[0]
+        return self._finish(run_layers(self, x, each))
 
     def _drop_rate(self, layer):
         return self.config.drop_path * layer / max(self.layers - 1, 1)

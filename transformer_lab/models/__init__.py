@@ -11,6 +11,7 @@ import jax
 
 from transformer_lab.errors import LabError
 from transformer_lab.kinds import kind as kind_of
+from transformer_lab.models.base import listened as listened
 
 
 def parameter_shapes(kind: str, config: Any) -> Any:

@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Key
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.pooling import MeanQueryPool
-from transformer_lab.layers.statistics import WithStatistics
+from transformer_lab.layers.told import BatchNorm
+from transformer_lab.models.base import Model
 
 CHOICES = {
     "net": ("lenet", "resnet"),
@@ -99,7 +100,7 @@ class ConvNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b h w c"], training: bool, mask: Bool[Array, "b 1 1 1"] | None
+        self, x: Float[Array, "b h w c"], training: bool, rows: Bool[Array, "b"] | None
     ) -> Float[Array, "b i j d"]:
         cfg = self.config
         dtype, pad = jnp.dtype(cfg.dtype), self.size // 2
@@ -113,15 +114,7 @@ class ConvNorm(nn.Module):
             kernel_init=_kernel_init,
             name="conv",
         )(x)
-        normed = nn.BatchNorm(
-            not training,
-            momentum=cfg.momentum,
-            epsilon=cfg.norm_epsilon,
-            dtype=dtype,
-            use_fast_variance=False,
-            name="norm",
-        )
-        return normed(x, mask=mask)
+        return BatchNorm(cfg.momentum, cfg.norm_epsilon, dtype, name="norm")(x, training, rows)
 
 
 class Residual(nn.Module):
@@ -137,7 +130,7 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b h w c"], training: bool, mask: Bool[Array, "b 1 1 1"] | None
+        self, x: Float[Array, "b h w c"], training: bool, rows: Bool[Array, "b"] | None
     ) -> Float[Array, "b i j d"]:
         cfg = self.config
         out = self.width * EXPANSION[cfg.block]
@@ -153,9 +146,9 @@ class Residual(nn.Module):
                 h = nn.relu(h)
             if i == len(sizes) - 1:
                 h = average(h)
-            h = ConvNorm(cfg, *size, name=f"part_{i}")(h, training, mask)
+            h = ConvNorm(cfg, *size, name=f"part_{i}")(h, training, rows)
         if x.shape[-1] != out or self.step != 1:
-            x = ConvNorm(cfg, out, 1, step, name="shortcut")(average(x), training, mask)
+            x = ConvNorm(cfg, out, 1, step, name="shortcut")(average(x), training, rows)
         return nn.relu(x + h)
 
 
@@ -164,7 +157,7 @@ def mean_pool(x: Float[Array, "b h w c"], step: int) -> Float[Array, "b i j c"]:
     return x if step == 1 else nn.avg_pool(x, (step, step), (step, step))
 
 
-class CNN(nn.Module):
+class CNN(Model):
     """images -> features, and logits of classes; residual blocks are layer_0, layer_1, ..."""
 
     config: CNNConfig
@@ -201,10 +194,7 @@ class CNN(nn.Module):
         return x
 
     def _resnet(self, x, training, rows):
-        cfg, mask = self.config, None
-        if rows is not None:
-            # A batch of padding alone takes its own statistics, which then weigh nothing.
-            mask = (rows | ~rows.any())[:, None, None, None]
+        cfg = self.config
         half = cfg.width // 2
         stem = {
             "large": {"stem": (cfg.width, 7, 2)},
@@ -212,7 +202,7 @@ class CNN(nn.Module):
             "deep": {"stem_0": (half, 3, 2), "stem_1": (half, 3, 1), "stem_2": (cfg.width, 3, 1)},
         }[cfg.stem]
         for name, size in stem.items():
-            x = nn.relu(ConvNorm(cfg, *size, name=name)(x, training, mask))
+            x = nn.relu(ConvNorm(cfg, *size, name=name)(x, training, rows))
         if cfg.stem == "large":
             x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
         elif cfg.stem == "deep":
@@ -221,15 +211,15 @@ class CNN(nn.Module):
         for number, (stage, i) in enumerate(layers):
             step = 2 if stage and i == 0 else 1
             block = Residual(cfg, cfg.width * 2**stage, step, name=f"layer_{number}")
-            x = block(x, training, mask)
+            x = block(x, training, rows)
         if cfg.pooling == "attention":
             return MeanQueryPool(cfg.pool, name="pool")(x.reshape(len(x), -1, x.shape[-1]))
         return x.mean(axis=(1, 2))
 
 
-def build(config: CNNConfig) -> WithStatistics:
-    """The module, with BatchNorm's running statistics among its parameters."""
-    return WithStatistics(CNN(config))
+def build(config: CNNConfig) -> CNN:
+    """The module."""
+    return CNN(config)
 
 
 def example_inputs() -> tuple[Array, ...]:

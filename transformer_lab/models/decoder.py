@@ -14,6 +14,7 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.visibility import Visible
@@ -58,7 +59,7 @@ class DecoderConfig(StackConfig):
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-class Decoder(nn.Module):
+class Decoder(Model):
     """tokens -> logits of the next token. Dropout is on when a call is given a dropout key.
 
     `segments` number the documents that share a row: tokens attend within theirs, and positions

@@ -3,11 +3,11 @@ and goes on with the target, in one row."""
 
 from dataclasses import dataclass, replace
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import Cache, Decoder, DecoderConfig
 from transformer_lab.ops.losses import TokenScores
 
@@ -26,7 +26,7 @@ class DecoderSeq2SeqConfig(DecoderConfig):
     mask: str = "prefix"  # the source is read both ways; causal: as all else, from left to right
 
 
-class DecoderSeq2Seq(nn.Module):
+class DecoderSeq2Seq(Model):
     """source, target -> logits, with the interface of `EncoderDecoder`.
 
     The source's real tokens come first and its padding last; in the row they are moved to the end

@@ -13,6 +13,7 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
@@ -61,7 +62,7 @@ class EncoderConfig(StackConfig):
                 raise LabError(f'model.{name} = "{value}" is unknown{hint}')
 
 
-class Encoder(nn.Module):
+class Encoder(Model):
     """tokens -> states, and what the config's head makes of them."""
 
     config: EncoderConfig

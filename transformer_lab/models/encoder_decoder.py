@@ -14,6 +14,7 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
@@ -63,7 +64,7 @@ class EncoderDecoderConfig(StackConfig):
         return StackConfig(**fields)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model):
     """source, target -> logits. Dropout is on when a call is given a dropout key.
 
     Segments number the pairs that share a row, 1 the first, 0 padding: both sides attend within

@@ -12,6 +12,7 @@ from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.basic import Embedding
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.pooling import POOLINGS, pool
@@ -52,7 +53,7 @@ class RecurrentNetConfig(RecurrentConfig):
             )
 
 
-class _Net(nn.Module):
+class _Net(Model):
     """Tokens to states."""
 
     config: RecurrentNetConfig

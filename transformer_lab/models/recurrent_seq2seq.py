@@ -13,6 +13,7 @@ from transformer_lab.layers.alignment import KINDS, Alignment
 from transformer_lab.layers.basic import Dense, Embedding
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
@@ -80,7 +81,7 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
         return self.width if self.attention == "scaled_dot" else self.encoder.out_width
 
 
-class RecurrentSeq2Seq(nn.Module):
+class RecurrentSeq2Seq(Model):
     """source, target -> logits, with the interface of `models.encoder_decoder`.
 
     The alignment of each target position is sown as `intermediates/weights` [b 1 t s].

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, known
 from transformer_lab.layers.basic import dense
-from transformer_lab.layers.statistics import WithStatistics
 from transformer_lab.models import need_vocabulary
+from transformer_lab.models.base import Model
 from transformer_lab.models.cnn import CNN, CNNConfig
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.models.vision import Vision, VisionConfig
@@ -95,7 +95,7 @@ class TwoTowersConfig:
         return own if self.projection is None else self.projection
 
 
-class TwoTowers(nn.Module):
+class TwoTowers(Model):
     """Vectors of length 1 of images and of texts; pairs lie close together.
 
     A text tower whose mask is "prefix" reads both ways.
@@ -171,11 +171,10 @@ class TwoTowers(nn.Module):
         return normalize(self.text_projection(pooled).astype(jnp.float32))
 
 
-def build(config: TwoTowersConfig) -> TwoTowers | WithStatistics:
+def build(config: TwoTowersConfig) -> TwoTowers:
     """The module; `config.text.vocab_size` must be known by now."""
     need_vocabulary(config.text.vocab_size, "model.text.vocab_size")
-    towers = TwoTowers(config)
-    return towers if config.image_kind == "vision" else WithStatistics(towers)
+    return TwoTowers(config)
 
 
 def example_inputs() -> tuple[Array, ...]:

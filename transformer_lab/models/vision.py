@@ -13,6 +13,7 @@ from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.layers.pooling import AttentionPool
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
+from transformer_lab.models.base import Model
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.patches import grid_sinusoids, patch_grid, resize_positions, to_patches
@@ -85,7 +86,7 @@ class VisionConfig(StackConfig):
         return self.extra + self.grid[0] * self.grid[1]
 
 
-class Vision(nn.Module):
+class Vision(Model):
     """images -> states of tokens and patches, their pooled features, and logits of classes."""
 
     config: VisionConfig

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_lab.errors import LabError
+from transformer_lab.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class WordVectorsConfig:
             raise LabError(f"model.width = {self.width} must be at least 1")
 
 
-class WordVectors(nn.Module):
+class WordVectors(Model):
     """Scores of output words beside the mean of input words: no more than dot products."""
 
     config: WordVectorsConfig

@@ -1,6 +1,6 @@
 """Losses and metrics as (sum, weight) pairs: nothing is divided before the last moment."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
 Pair = tuple[Float[Array, ""], Float[Array, ""]]  # (sum, weight)
-# BatchNorm's running statistics: a top key of the parameters, trained by no gradient, and beside a
-# training loss's pairs the new ones, (tree * weight, weight).
-STATISTICS = "batch_stats"
-Sums = dict[str, Pair | tuple[dict[str, Any], Float[Array, ""]]]
+STATISTICS = "batch_stats"  # running statistics: a top key of parameters, which no gradient trains
 
 
 class TokenScores(NamedTuple):
@@ -89,11 +86,6 @@ def token_metrics(
     right = (scores.best == labels).astype(jnp.float32)
     metrics["accuracy"] = masked_sum(right, mask)
     return metrics
-
-
-def add_pairs(a: Sums, b: Sums) -> Sums:
-    """Elementwise sum of two metric dictionaries with the same names."""
-    return jax.tree.map(jnp.add, a, b)
 
 
 def ratio(pair: Pair) -> Float[Array, ""]:

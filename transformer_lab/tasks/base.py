@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 
 from transformer_lab import text
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.ops.losses import STATISTICS, Pair, Sums
+from transformer_lab.ops.losses import STATISTICS, Pair
 
 Batch = dict[str, Array]
 HostBatch = dict[str, np.ndarray]
@@ -65,9 +65,9 @@ class Task(Protocol):
     def init(self, key: Key[Array, ""]) -> Params:
         """Initial parameters."""
 
-    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> Sums:
-        """Training sums; "loss" is what the optimizer lowers. Weights depend on the batch only.
-        Under `batch_stats` may be a model's new running statistics. May be a `Joint`."""
+    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> dict[str, Pair]:
+        """Training sums; "loss" is what the optimizer lowers, with what the model tells besides
+        (see `layers.told`). Weights depend on the batch only. May be a `Joint`."""
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Evaluation sums, without dropout. "loss" is in nats."""

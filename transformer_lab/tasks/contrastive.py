@@ -21,7 +21,7 @@ from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError, known
 from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
-from transformer_lab.ops.losses import STATISTICS, Pair, masked_sum
+from transformer_lab.ops.losses import Pair, masked_sum
 from transformer_lab.tasks.base import (
     Batch,
     HostBatch,
@@ -201,14 +201,13 @@ class Contrastive(Naming):
     def _embed(self, params: Params, batch: Batch, dropout_key: Any = None) -> dict[str, Array]:
         inputs = self.pixels(batch["image"]), batch["tokens"], dropout_key
         out = self.apply(params, *inputs, None, batch["tokens_mask"][:, 0])
-        return {name: out[name] for name in ("image", "text", STATISTICS) if name in out}
+        return {name: out[name] for name in ("image", "text")}
 
     def _compare(self, params: Params, vectors: dict, batch: Batch) -> dict[str, Pair]:
         heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
         blocks = self.config.loss == "chunked_softmax"
         pair = self._pair(vectors, heat, real, chunked_softmax_loss if blocks else softmax_loss)
-        running = {name: x for name, x in vectors.items() if name == STATISTICS}
-        return {"loss": pair, "scale": (heat["scale"], jnp.ones(())), **running}
+        return {"loss": pair, "scale": (heat["scale"], jnp.ones(()))}
 
     def _pair(self, vectors, heat, real, softmax):
         both = vectors["image"], vectors["text"]

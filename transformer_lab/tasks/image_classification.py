@@ -20,9 +20,7 @@ from transformer_lab.data.user_files import SPLITS
 from transformer_lab.errors import LabError
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (
-    STATISTICS,
     Pair,
-    Sums,
     cross_entropy,
     masked_sum,
     ratio,
@@ -150,7 +148,7 @@ class ImageClassification:
         images = self.normalise(batch["image"])
         return self.model.apply({"params": params}, images, dropout_key, batch["mask"])
 
-    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> Sums:
+    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> dict[str, Pair]:
         """With two heads (DeiT) the mean of both losses. An image mixed of two classes counts as
         much as the classes' weights in the same shares."""
         out = self.apply(params, batch, dropout_key)
@@ -158,11 +156,7 @@ class ImageClassification:
         smoothing = self.config.label_smoothing
         losses = [soft_cross_entropy(head, batch["label"], smoothing) for head in heads]
         weights = weights_of(batch["label"], self.class_weights)
-        nats = sum(losses) / len(losses)
-        pairs: Sums = {"loss": masked_sum(nats, batch["mask"], weights)}
-        if STATISTICS in out:
-            pairs[STATISTICS] = out[STATISTICS]
-        return pairs
+        return {"loss": masked_sum(sum(losses) / len(losses), batch["mask"], weights)}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Also the share of labels among the five likeliest classes, where there are more."""

@@ -11,15 +11,17 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
+from transformer_lab.errors import LabError
+from transformer_lab.models import listened
 from transformer_lab.ops.layout import ROW_AXES
-from transformer_lab.ops.losses import STATISTICS, Sums, add_pairs, ratio
+from transformer_lab.ops.losses import STATISTICS, Pair, ratio
 from transformer_lab.tasks.base import Joint, learned
 from transformer_lab.training.adapting import assemble, split
 from transformer_lab.training.config import AdaptConfig
 
 ADAPT = 0xADA97  # folded into keys: the draws of an adapter are none of the model's
 FULL = AdaptConfig()
-Loss = Callable[[Any, dict[str, Array], Array], Sums]
+Loss = Callable[[Any, dict[str, Array], Array], dict[str, Pair]]
 
 
 @flax.struct.dataclass
@@ -80,57 +82,79 @@ def join_rows(parts: Array) -> Array:
 
 def loss_and_gradient(
     loss: Loss, params: Any, batch: dict[str, Array], key: Array, parts: int, mesh: Mesh
-) -> tuple[Sums, Any]:
-    """Metric sums, and the gradient of sum(loss) / sum(weight) over the whole batch.
+) -> tuple[dict[str, Any], Any]:
+    """Metric sums, and the gradient of sum(loss) / sum(weight) over the whole batch and of the
+    losses that the model tells. New running statistics stand under `batch_stats`.
 
-    The division comes after all micro-batches, so their number and their padding change nothing.
+    Each division comes after all micro-batches, so their number and their padding change nothing.
     """
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        if parts > 1 and isinstance(loss, Joint):
-            pairs, gradient = _joint_sums(loss, params, batch, key, parts, mesh)
-        else:
-            pairs, gradient = _sums(loss, params, batch, key, parts, mesh)
+        how = _joint_sums if parts > 1 and isinstance(loss, Joint) else _sums
+        pairs, told, gradient = how(loss, params, batch, key, parts, mesh)
     weight = pairs["loss"][1]
     scale = jnp.where(weight > 0, 1.0 / jnp.maximum(weight, 1.0), 0.0)
-    return pairs, jax.tree.map(lambda g: g * scale, gradient)
+    if twice := pairs.keys() & told["losses"].keys():
+        raise LabError(
+            f"the model tells {sorted(twice)}, which are names of the task's own metrics"
+        )
+    pairs |= {name: found[:2] for name, found in told["losses"].items()}
+    statistics = {STATISTICS: told["statistics"]} if told["statistics"] else {}
+    return pairs | statistics, jax.tree.map(lambda g: g * scale, gradient)
+
+
+def _shares(pairs, told):
+    """What a told total is multiplied with, so that the division by the loss's weight that comes
+    later leaves one by its own."""
+    weight = pairs["loss"][1]
+    share = lambda own: jax.lax.stop_gradient(ratio((weight, own)))  # noqa: E731
+    return {name: share(own) for name, (_, own, _) in told["losses"].items()}
+
+
+def _objective(pairs, told, shares):
+    """The sum whose gradient is taken, over one micro-batch."""
+    return sum((told["losses"][name][2] * shares[name] for name in shares), pairs["loss"][0])
 
 
 def _sums(loss, params, batch, key, parts, mesh):
-    """Metric sums and the gradient of the loss's, over the micro-batches one by one."""
+    """Metric sums, what was told, and the gradient, over the micro-batches one by one."""
+    hear = listened(loss)
 
-    def of_part(part, part_key):
+    def of_part(part, part_key, shares=None):
         def total(params):
-            pairs = loss(params, part, part_key)
-            return pairs["loss"][0], pairs
+            pairs, told = hear(params, part, part_key)
+            own = _shares(pairs, told) if shares is None else shares
+            return _objective(pairs, told, own), (pairs, told)
 
         return jax.grad(total, has_aux=True)(params)
 
     if parts == 1:
-        gradient, pairs = of_part(batch, jax.random.fold_in(key, 0))
-        return pairs, gradient
+        gradient, found = of_part(batch, jax.random.fold_in(key, 0))
+        return *found, gradient
     micro = split_rows(batch, parts, mesh)
     shapes = jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], micro), key)
+    shares = {}
+    if shapes[1][1]["losses"]:
+        # Weights are known beforehand, from the batch alone: no more than that is computed here.
+        each = lambda xs: hear(params, xs[0], jax.random.fold_in(key, xs[1]))  # noqa: E731
+        whole = jax.lax.map(each, (micro, jnp.arange(parts)))
+        shares = _shares(*jax.tree.map(lambda x: x.sum(axis=0), whole))
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
     def body(carry, xs):
         part, i = xs
-        gradient, pairs = of_part(part, jax.random.fold_in(key, i))
-        return (jax.tree.map(jnp.add, carry[0], gradient), add_pairs(carry[1], pairs)), None
+        new = of_part(part, jax.random.fold_in(key, i), shares)
+        return jax.tree.map(jnp.add, carry, new), None
 
-    (gradient, pairs), _ = jax.lax.scan(body, zeros, (micro, jnp.arange(parts)))
-    return pairs, gradient
+    (gradient, found), _ = jax.lax.scan(body, zeros, (micro, jnp.arange(parts)))
+    return *found, gradient
 
 
 def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
     """The same of a loss over all rows: no more than one micro-batch's activations are kept."""
     micro = split_rows(batch, parts, mesh), jax.random.split(key, parts)
-    vectors = jax.lax.map(lambda xs: loss.embed(params, *xs), micro)
-    running = {name: vectors.pop(name) for name in {STATISTICS} & vectors.keys()}
-    running = jax.tree.map(lambda x: x.sum(axis=0), running)
-
-    def embed(params, *xs):
-        found = loss.embed(params, *xs)
-        return {name: found[name] for name in vectors}
+    hear = listened(loss.embed)
+    vectors, told = jax.lax.map(lambda xs: hear(params, *xs), micro)
+    told = jax.tree.map(lambda x: x.sum(axis=0), told)
 
     def total(params, vectors):
         whole = jax.tree.map(join_rows, vectors)
@@ -138,13 +162,27 @@ def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
         return pairs["loss"][0], pairs
 
     (gradient, inner), pairs = jax.grad(total, (0, 1), has_aux=True)(params, vectors)
+    shares = _shares(pairs, told)
+
+    def embed(params, part):
+        found, heard = hear(params, *part)
+        return found, [heard["losses"][name][2] for name in shares]
 
     def body(gradient, xs):
         part, own = xs
-        _, back = jax.vjp(lambda params: embed(params, *part), params)
-        return jax.tree.map(jnp.add, gradient, back(own)[0]), None
+        _, back = jax.vjp(lambda params: embed(params, part), params)
+        return jax.tree.map(jnp.add, gradient, back((own, list(shares.values())))[0]), None
 
-    return pairs | running, jax.lax.scan(body, gradient, (micro, inner))[0]
+    return pairs, told, jax.lax.scan(body, gradient, (micro, inner))[0]
+
+
+def renewed(old: Any, new: Any) -> Any:
+    """Running statistics after a step: of those in `new`, which are (total, weight), the mean."""
+    if isinstance(old, dict):
+        return {name: renewed(x, new[name]) if name in new else x for name, x in old.items()}
+    total, weight = new
+    weight = weight.reshape(*weight.shape, *(1,) * (total.ndim - weight.ndim))
+    return jnp.where(weight > 0, total / jnp.maximum(weight, 1), old)
 
 
 def make_train_step(
@@ -180,9 +218,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(gradient, state.opt_state, trained)
         params = optax.apply_updates(trained, updates) | statistics
         if STATISTICS in pairs:
-            total, rows = pairs.pop(STATISTICS)
-            mean = lambda old, new: jnp.where(rows > 0, new / jnp.maximum(rows, 1), old)  # noqa: E731
-            params[STATISTICS] = jax.tree.map(mean, statistics[STATISTICS], total)
+            params[STATISTICS] = renewed(statistics[STATISTICS], pairs.pop(STATISTICS))
         metrics = {name: ratio(pair) for name, pair in pairs.items()}
         metrics["weight"] = pairs["loss"][1]
         metrics["grad_norm"] = optax.tree.norm(gradient)

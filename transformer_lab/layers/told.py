@@ -1,0 +1,112 @@
+"""The one channel from a module, at any depth, to the trainer: losses and running statistics.
+
+A module calls `tell` with the (sum, weight) of a loss or of a metric, or `renew` with the new value
+of a running statistic. Both put it into a Flax collection, which passes through `nn.remat` and
+`layers.scanned`; `models.base.Model` takes it out when a train step listens. In any other call the
+collections are closed, so that evaluation and decoding compute nothing of it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer_lab.ops.losses import STATISTICS
+
+TOLD, RENEWED = "told", "renewed"  # the collections of losses, and of new running statistics
+COLLECTIONS = (TOLD, RENEWED)
+
+
+def tell(
+    module: nn.Module,
+    name: str,
+    total: Float[Array, ""],
+    weight: Float[Array, ""] | float,
+    coefficient: float = 0.0,
+) -> None:
+    """Hands the trainer a sum over a batch and its weight, such as the number of real tokens.
+
+    All that was told under one name is added up, over modules, layers, micro-batches and devices,
+    before total / weight is reported as a metric of that name. `coefficient` times that quotient is
+    added to the loss that the optimizer lowers. The weight must depend on the batch alone.
+    """
+    total, weight = jnp.asarray(total, jnp.float32), jnp.asarray(weight, jnp.float32)
+    put(module, TOLD, name, (total, weight, coefficient * total))
+
+
+def running(module: nn.Module, name: str, init: Callable[[], Array]) -> Array:
+    """The value of a running statistic, which stands among the parameters under `batch_stats` and
+    is trained by no gradient; `init` makes its first one."""
+    return module.variable(STATISTICS, name, init).value
+
+
+def renew(module: nn.Module, name: str, value: Array, weight: Float[Array, ""]) -> None:
+    """Hands the trainer the new value of a running statistic, as this call's examples have it.
+
+    The value after the step is the mean over all micro-batches, weighted by `weight`, the number of
+    this call's real examples; where that is 0 altogether the old value stays.
+    """
+    put(module, RENEWED, name, (value * weight, weight))
+
+
+def put(module: nn.Module, collection: str, name: str, value: Any) -> None:
+    """Adds a tree of arrays to what the collection of a module has by that name, if it is open."""
+    if module.is_mutable_collection(collection) and not module.is_initializing():
+        old = module.get_variable(collection, name)
+        module.put_variable(collection, name, value if old is None else added(old, value))
+
+
+def added(a: Any, b: Any) -> Any:
+    """The sum of two nested dictionaries of arrays; what one of them lacks comes from the other."""
+    if isinstance(a, Mapping):
+        both = {k: added(a[k], b[k]) for k in a.keys() & b.keys()}
+        return {**a, **b, **both}
+    return jax.tree.map(jnp.add, a, b)
+
+
+def by_name(told: Mapping[str, Any]) -> dict[str, tuple[Array, Array, Array]]:
+    """The sums of a `told` collection over all modules: name -> (total, weight, scaled total)."""
+    found: dict[str, Any] = {}
+    for name, value in told.items():
+        found = added(found, by_name(value) if isinstance(value, Mapping) else {name: value})
+    return found
+
+
+class BatchNorm(nn.Module):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias by channel (Ioffe 2015, algorithm 1).
+
+    In training the moments are those of the batch's real `rows`, and the running ones move towards
+    them: new = momentum * old + (1 - momentum) * batch. Else the running ones are used. A batch of
+    padding alone takes its own moments, which weigh nothing. All in float32.
+    """
+
+    momentum: float
+    epsilon: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b *shape c"], training: bool, rows: Bool[Array, "b"] | None = None
+    ) -> Float[Array, "b *shape c"]:
+        channels = x.shape[-1:]
+        mean = running(self, "mean", lambda: jnp.zeros(channels))
+        variance = running(self, "var", lambda: jnp.ones(channels))
+        if training:
+            mask, weight = None, jnp.float32(len(x))
+            if rows is not None:
+                mask = (rows | ~rows.any()).reshape(-1, *(1,) * (x.ndim - 1))
+                weight = rows.sum(dtype=jnp.float32)
+            axes, exact = tuple(range(x.ndim - 1)), x.astype(jnp.float32)
+            moved = lambda old, new: self.momentum * old + (1 - self.momentum) * new  # noqa: E731
+            old = mean, variance
+            mean = exact.mean(axes, where=mask)
+            variance = jnp.square(exact - mean).mean(axes, where=mask)
+            renew(self, "mean", moved(old[0], mean), weight)
+            renew(self, "var", moved(old[1], variance), weight)
+        scale = self.param("scale", nn.initializers.ones, channels)
+        bias = self.param("bias", nn.initializers.zeros, channels)
+        out = (x - mean) * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias
+        return out.astype(self.dtype)
