@@ -64,6 +64,11 @@ def greedy_decoder():
 
 
 @pytest.fixture(scope="module")
+def sampling_decoder():
+    return make(replace(GREEDY, temperature=1.5), buckets=[8])
+
+
+@pytest.fixture(scope="module")
 def short(sources):
     """Those of the first bucket, in one batch."""
     return [ids for ids in sources if len(ids) <= 8][:8]
@@ -93,14 +98,28 @@ def test_one_compilation_a_bucket_and_no_more(decoder, params, sources, translat
     assert decoder.compilations == len(decoder.shapes) == 2
     decoder(params, sources[:3])
     assert decoder.compilations == 2
-    assert decoder.describe() == "beam 3, 8 rows, source -> new tokens: 8 -> 16, 16 -> 16"
+    assert decoder.shapes == ((8, 16), (16, 16))
 
 
-def test_log_probabilities_are_those_of_the_full_forward(decoder, greedy_decoder, params, short):
+def test_sampled_outputs_follow_from_the_seed_and_the_source_alone(
+    sampling_decoder, greedy_decoder, params, short
+):
+    first = ids_of(sampling_decoder(params, short, seed=1))
+    assert ids_of(sampling_decoder(params, short[::-1], seed=1)) == first[::-1]
+    assert ids_of(sampling_decoder(params, short[3:4], seed=1)) == first[3:4]
+    assert ids_of(sampling_decoder(params, short, seed=2)) != first
+    likeliest = make(replace(GREEDY, temperature=1.5, top_k=1), buckets=[8])(params, short)
+    assert ids_of(likeliest) == ids_of(greedy_decoder(params, short)) != first
+
+
+def test_log_probabilities_are_those_of_the_full_forward(
+    decoder, greedy_decoder, sampling_decoder, params, short
+):
     """Cached, reordered, padded search against one pass over source and result."""
     found = [
-        *zip(short, decoder(params, short), strict=True),
-        *zip(short, greedy_decoder(params, short), strict=True),
+        pair
+        for searched in (decoder, greedy_decoder, sampling_decoder)
+        for pair in zip(short, searched(params, short), strict=True)
     ]
     pairs = [(ids, best) for ids, hypotheses in found for best in hypotheses]
     # At the limit of 16 there is no end token.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.decoding.toy import EOS
 from tests.decoding.toy_decoder import CONFIG, NEW, PROMPTS, Model, V, end_token
-from transformer_lab.decoding import DecodeConfig, beam_search
+from transformer_lab.decoding import Beams, DecodeConfig, search
 from transformer_lab.errors import LabError
 from transformer_lab.training.config import MeshConfig
 from transformer_lab.training.mesh import make_mesh, placer
@@ -245,13 +245,14 @@ def test_a_beam_of_1_equals_greedy(model, greedy):
     prompts, run = jnp.array([PROMPTS[0], [4, 8, 11]]), model.model.apply
 
     @jax.jit
-    def search(params):
+    def find(params):
         _, state = run(params, prompts[:, :-1], None, 12, method="prefill")
         step = partial(run, params, method="step")
         ids, config = {"eos_id": EOS, "pad_id": EOS}, DecodeConfig(banned_tokens=(0,))
-        return beam_search(step, state, prompts[:, -1], config, **ids, max_new_tokens=NEW)
+        more = {"max_new_tokens": NEW, "kind": Beams}
+        return search(step, state, prompts[:, -1], config, **ids, **more)
 
-    found = search({"params": model.params})
+    found = find({"params": model.params})
     for row, (one,) in enumerate(greedy(model.params, prompts.tolist())):
         want = [*one.ids, EOS] if one.ended else one.ids
         assert found.tokens[row, 0, : found.lengths[row, 0]].tolist() == want

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.decoding.toy import EOS, PAD, Toy, beam, brute_force, run
-from transformer_lab.decoding import DecodeConfig, beam_search, greedy
+from transformer_lab.decoding import Beams, DecodeConfig, Single
 from transformer_lab.errors import LabError
 
 
@@ -26,7 +26,7 @@ def padded(ids: tuple[int, ...], length: int) -> list[int]:
 def test_a_beam_as_wide_as_all_sequences_equals_brute_force(length_penalty, alpha):
     toy = Toy(seed=3, rows=12, vocab=3)
     config = DecodeConfig(beam_size=31, n_best=6, length_penalty=length_penalty, alpha=alpha)
-    found = toy.run(beam_search, config, length=4)
+    found = toy.run(Beams, config, length=4)
     for row in range(toy.rows):
         best = brute_force(toy, row, config, longest=4)
         assert len(best) == 31
@@ -37,7 +37,7 @@ def test_a_beam_as_wide_as_all_sequences_equals_brute_force(length_penalty, alph
             np.testing.assert_allclose(found.log_probs[row, n], toy.log_prob(row, ids), 1e-5, 1e-6)
 
 
-@pytest.mark.parametrize("search", [beam_search, greedy])
+@pytest.mark.parametrize("search", [Beams, Single])
 def test_a_forced_first_token_costs_nothing_and_the_best_continuation_follows(search):
     toy = Toy(seed=3, rows=8, vocab=3)
     config = DecodeConfig(beam_size=31, alpha=0.0, first_token=2)
@@ -49,14 +49,14 @@ def test_a_forced_first_token_costs_nothing_and_the_best_continuation_follows(se
         ids = tuple(found.tokens[row, 0, : found.lengths[row, 0]].tolist())
         score = dict((ids, score) for score, ids in wanted)[ids]
         np.testing.assert_allclose(found.log_probs[row, 0], score, 1e-5, 1e-6)
-        assert search is greedy or ids == wanted[0][1]
+        assert search is Single or ids == wanted[0][1]
     with pytest.raises(LabError, match="token 9 is outside"):
         toy.run(search, DecodeConfig(first_token=9), length=4)
 
 
 def test_a_beam_wider_than_all_sequences_marks_the_missing_ones():
     config = DecodeConfig(beam_size=9, n_best=9)
-    found = Toy(seed=0, rows=2, vocab=3).run(beam_search, config, length=2)
+    found = Toy(seed=0, rows=2, vocab=3).run(Beams, config, length=2)
     assert (found.lengths > 0).tolist() == [[True] * 7 + [False] * 2] * 2  # EOS, and 2 x 3 others
     assert (found.scores[:, 7:] == -np.inf).all() and np.isfinite(found.scores[:, :7]).all()
 
@@ -76,7 +76,7 @@ def test_beam_equals_a_plain_reference(early_stopping, alpha):
         alpha=alpha,
         early_stopping=early_stopping,
     )
-    found = toy.run(beam_search, config, length=9)
+    found = toy.run(Beams, config, length=9)
     took = set()
     for row in range(toy.rows):
         finished, steps = beam(toy, row, config, 9, stop)
@@ -90,7 +90,7 @@ def test_width_1_equals_greedy_and_greedy_takes_the_likeliest():
     toy = Toy(seed=2, rows=12, vocab=6, eos_bias=1.0)
     # A penalty under which beam search would rather go on than end.
     config = DecodeConfig(length_penalty="power", alpha=3.0)
-    one, two = toy.run(greedy, config, 7), toy.run(beam_search, config, 7)
+    one, two = toy.run(Single, config, 7), toy.run(Beams, config, 7)
     for name in ("tokens", "lengths"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     for name in ("log_probs", "scores"):
@@ -120,7 +120,7 @@ def scripted(script: list[list[int]]):
     return step, cache
 
 
-@pytest.mark.parametrize(("search", "width"), [(greedy, 1), (beam_search, 2)])
+@pytest.mark.parametrize(("search", "width"), [(Single, 1), (Beams, 2)])
 def test_rows_that_end_early_are_padded_and_nothing_after_the_end_is_scored(search, width):
     step, cache = scripted([[2, EOS, 3, 3], [EOS, 2, 2, 2], [3, 3, 3, 3]])
     config = DecodeConfig(beam_size=width, length_penalty="power", alpha=0.0)
@@ -136,13 +136,13 @@ def test_equal_scores_go_to_the_lower_token():
 
     cache = {"index": jnp.zeros((), jnp.int32), "layers": {"x": jnp.zeros(2)}}
     config = DecodeConfig(beam_size=2, n_best=2, alpha=0.0, banned_tokens=(EOS,))
-    found = run(beam_search, step, cache, jnp.zeros(2, int), config, 3)
+    found = run(Beams, step, cache, jnp.zeros(2, int), config, 3)
     assert found.tokens.tolist() == [[[0, 0, 0], [0, 0, 2]]] * 2
-    found = run(greedy, step, cache, jnp.zeros(2, int), config, 3)
+    found = run(Single, step, cache, jnp.zeros(2, int), config, 3)
     assert found.tokens.tolist() == [[[0, 0, 0]]] * 2
 
 
-@pytest.mark.parametrize(("search", "width"), [(greedy, 1), (beam_search, 3)])
+@pytest.mark.parametrize(("search", "width"), [(Single, 1), (Beams, 3)])
 def test_the_loop_ends_with_its_last_real_row(search, width):
     toy = Toy(seed=2, rows=4, vocab=6, eos_bias=3.0)
     # The beam keeps two rows: both would end long before the limit, filler rows never matter.
@@ -161,13 +161,13 @@ def test_the_loop_ends_with_its_last_real_row(search, width):
 
 def test_n_best_are_sorted_and_distinct():
     toy = Toy(seed=7, rows=10, vocab=9, eos_bias=0.5)
-    found = toy.run(beam_search, DecodeConfig(beam_size=5, n_best=5), 8)
+    found = toy.run(Beams, DecodeConfig(beam_size=5, n_best=5), 8)
     assert (np.diff(found.scores, axis=1) <= 0).all()
     for row in found.tokens:
         assert len({tuple(ids) for ids in row.tolist()}) == 5
 
 
-@pytest.mark.parametrize(("search", "width"), [(greedy, 1), (beam_search, 3)])
+@pytest.mark.parametrize(("search", "width"), [(Single, 1), (Beams, 3)])
 def test_banned_tokens_never_come_and_the_others_keep_their_probability(search, width):
     toy = Toy(seed=4, rows=6, vocab=6)
     config = DecodeConfig(beam_size=width, alpha=0.0, banned_tokens=(0, 3))
@@ -184,7 +184,7 @@ def test_no_n_tokens_come_twice_and_the_best_of_the_others_is_found(n):
     """Brute force over all sequences without a repetition; greedy takes the likeliest that is."""
     toy, longest = Toy(seed=6, rows=8, vocab=3, eos_bias=-3.0), 5
     config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, no_repeat_ngram=n)
-    found, fast = (toy.run(search, config, longest) for search in (beam_search, greedy))
+    found, fast = (toy.run(search, config, longest) for search in (Beams, Single))
 
     def repeats(ids):
         grams = [ids[i : i + n] for i in range(len(ids) - n + 1)]
@@ -211,7 +211,7 @@ def test_no_output_ends_too_early_and_the_best_of_the_others_is_found(least):
     """Brute force over all sequences that are long enough; those at the limit need no end token."""
     toy, longest = Toy(seed=7, rows=8, vocab=3, eos_bias=1.0), 5
     config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, min_new_tokens=least)
-    found, fast = (toy.run(search, config, longest) for search in (beam_search, greedy))
+    found, fast = (toy.run(search, config, longest) for search in (Beams, Single))
     for row in range(toy.rows):
         scored = brute_force(toy, row, config, longest)
         wanted = [(s, ids) for s, ids in scored if EOS not in ids[:least]]
@@ -226,7 +226,7 @@ def test_no_output_ends_too_early_and_the_best_of_the_others_is_found(least):
     assert least or (np.asarray(found.lengths[:, 0]) < 4).any()
 
 
-@pytest.mark.parametrize(("search", "width"), [(greedy, 1), (beam_search, 2)])
+@pytest.mark.parametrize(("search", "width"), [(Single, 1), (Beams, 2)])
 def test_renormalised_and_forced_to_end(search, width):
     """The banned token's share goes to the rest, and the last token is the end at no cost."""
     step, cache = scripted([[2, 3, 2]])
@@ -241,4 +241,4 @@ def test_renormalised_and_forced_to_end(search, width):
 def test_tokens_outside_the_vocabulary_are_refused():
     toy = Toy(seed=0, rows=1, vocab=4)
     with pytest.raises(LabError, match="token 9 is outside the model's vocabulary of 4"):
-        toy.run(greedy, DecodeConfig(banned_tokens=(9,)), 3)
+        toy.run(Single, DecodeConfig(banned_tokens=(9,)), 3)

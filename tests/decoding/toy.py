@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_lab.decoding import search
+
 PAD, EOS = 0, 1
 
 
@@ -40,9 +42,9 @@ class Toy:
         jax.debug.callback(lambda index: self.steps.add(int(index)), cache["index"])
         return self.step(tokens, cache)
 
-    def run(self, search, config, length, step=None, real=None):
+    def run(self, kind, config, length, step=None, real=None):
         start = jnp.full(self.rows, self.vocab)
-        return run(search, step or self.step, self.cache(), start, config, length, real)
+        return run(kind, step or self.step, self.cache(), start, config, length, real)
 
     def log_probs(self, row: int, ids: tuple[int, ...]) -> np.ndarray:
         """Of each token after the given ones."""
@@ -57,11 +59,10 @@ class Toy:
         return sum(self.log_probs(row, ids[:i])[token] for i, token in enumerate(ids))
 
 
-def run(search, step, cache, start, config, length, real=None):
+def run(kind, step, cache, start, config, length, real=None):
     """The compiled search's result in numpy."""
-    ids = {"eos_id": EOS, "pad_id": PAD, "max_new_tokens": length}
-    find = jax.jit(lambda cache: search(step, cache, start, config, **ids, real=real))
-    return jax.device_get(find(cache))
+    more = {"eos_id": EOS, "pad_id": PAD, "max_new_tokens": length, "real": real, "kind": kind}
+    return jax.device_get(jax.jit(lambda cache: search(step, cache, start, config, **more))(cache))
 
 
 def penalty(config, length: int) -> float:

@@ -3,15 +3,16 @@
 from transformer_lab.decoding.batch import Hypothesis, SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
-from transformer_lab.decoding.search import SearchResult, beam_search, greedy
+from transformer_lab.decoding.loop import Beams, SearchResult, Single, search
 
 __all__ = [
+    "Beams",
     "DecodeConfig",
     "Generated",
     "Generator",
     "Hypothesis",
     "SearchResult",
     "SequenceDecoder",
-    "beam_search",
-    "greedy",
+    "Single",
+    "search",
 ]

@@ -1,5 +1,6 @@
 """Decoding any number of sources in a few fixed shapes."""
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -8,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Key
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.search import SearchResult, beam_search, greedy
+from transformer_lab.decoding.loop import SearchResult, search
 from transformer_lab.errors import LabError
 
 Batch = dict[str, Any]
@@ -25,10 +26,9 @@ class Hypothesis(NamedTuple):
     log_prob: float  # of all generated tokens, the end token too
 
 
-class Shape(NamedTuple):
-    """One compiled shape: rows, source tokens and the most generated tokens."""
+class Bucket(NamedTuple):
+    """One compiled shape: the source's tokens and the most generated tokens."""
 
-    rows: int
     source: int
     new_tokens: int
 
@@ -43,7 +43,8 @@ class SequenceDecoder:
     The model has `config.max_length` and the methods `init_cache(source, mask, length)` and
     `step(tokens, cache)`. `place` puts a batch ({"source", "source_mask"}, numpy) on devices, for a
     model on a mesh; every process is given all sources and gets all results. Ids are taken as they
-    are: if the model wants an end token after its source, the caller puts it there.
+    are: if the model wants an end token after its source, the caller puts it there. What a
+    temperature draws for a source follows from the seed and the source alone.
     """
 
     def __init__(
@@ -59,16 +60,17 @@ class SequenceDecoder:
     ):
         self.model, self.config = model, config
         self.eos_id, self.pad_id, self.start_id = eos_id, pad_id, start_id
-        for name in ("temperature", "top_k", "top_p", "stop"):
-            if getattr(config, name) != getattr(DecodeConfig, name):
-                raise LabError(f"decode.{name} is for continuing prompts: unset it")
+        if config.stop:
+            raise LabError("decode.stop is for continuing prompts: unset it")
         self.max_length = model.config.max_length
         self.shapes = self._make_shapes(buckets)
         self.compilations = 0  # traces so far: at most one a shape
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._run = jax.jit(self._decode)
 
-    def __call__(self, params: Any, sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+    def __call__(
+        self, params: Any, sources: Sequence[Sequence[int]], seed: int = 0
+    ) -> list[list[Hypothesis]]:
         """Each source's hypotheses, best first, in the order given; an empty source's is empty.
 
         Raises LabError for a source that does not fit and for scores that are not finite.
@@ -80,7 +82,7 @@ class SequenceDecoder:
                     f"is {self.shapes[-1].source}: shorten it or split it"
                 )
         found = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
-        for numbers, result in self._results(params, sources):
+        for numbers, result in self._results(params, sources, seed):
             for row, number in enumerate(numbers):
                 found[number] = self._hypotheses(result, row)
                 if not found[number]:
@@ -94,27 +96,24 @@ class SequenceDecoder:
         """Whether a source is short enough for the model (and for the buckets)."""
         return len(ids) <= self.shapes[-1].source
 
-    def describe(self) -> str:
-        """The shapes that may be compiled, for a log."""
-        shapes = ", ".join(f"{s.source} -> {s.new_tokens}" for s in self.shapes)
-        search = f"beam {self.config.beam_size}" if self.config.beam_size > 1 else "greedy"
-        return f"{search}, {self.config.batch_size} rows, source -> new tokens: {shapes}"
-
     def _results(
-        self, params: Any, sources: Sequence[Sequence[int]]
+        self, params: Any, sources: Sequence[Sequence[int]], seed: int
     ) -> Iterator[tuple[list[int], SearchResult]]:
         """Each batch's sources (by number) and result, read while the next one is computed."""
-        before = None
-        for shape, numbers in self._batches(sources):
-            batch = self._place(_pad([sources[n] for n in numbers], shape))
-            now = numbers, self._run(params, batch["source"], batch["source_mask"])
+        before: tuple[list[int], Any] | None = None
+        for bucket, numbers in self._batches(sources):
+            some, rows = [sources[n] for n in numbers], self.config.batch_size
+            source, mask = fill(some, rows, bucket.source)
+            batch = self._place({"source": source, "source_mask": mask})
+            keys = row_keys(some, [0] * len(some), seed, rows) if self.config.temperature else None
+            now = numbers, self._run(params, batch["source"], batch["source_mask"], keys)
             if before is not None:
                 yield before[0], to_host(before[1])
             before = now
         if before is not None:
             yield before[0], to_host(before[1])
 
-    def _make_shapes(self, buckets: Sequence[int] | None) -> tuple[Shape, ...]:
+    def _make_shapes(self, buckets: Sequence[int] | None) -> tuple[Bucket, ...]:
         if buckets is None:
             powers = [2**i for i in range(3, 31) if 2**i < self.max_length]
             buckets = [*powers, self.max_length]
@@ -129,28 +128,30 @@ class SequenceDecoder:
                 f"decode.max_new_tokens = {fixed} exceeds model.max_length = {self.max_length}"
             )
         limit = lambda source: fixed or min(2 * source + 10, self.max_length)  # noqa: E731
-        rows = self.config.batch_size
-        return tuple(Shape(rows, source, limit(source)) for source in sorted(set(buckets)))
+        return tuple(Bucket(source, limit(source)) for source in sorted(set(buckets)))
 
-    def _batches(self, sources: Sequence[Sequence[int]]) -> Iterator[tuple[Shape, list[int]]]:
+    def _batches(self, sources: Sequence[Sequence[int]]) -> Iterator[tuple[Bucket, list[int]]]:
         """Each bucket's sources (by number), those of similar length together."""
         numbers = sorted(
             (n for n in range(len(sources)) if len(sources[n])), key=lambda n: len(sources[n])
         )
-        shortest = 0
-        for shape in self.shapes:
-            mine = [n for n in numbers if shortest < len(sources[n]) <= shape.source]
-            shortest = shape.source
-            for first in range(0, len(mine), shape.rows):
-                yield shape, mine[first : first + shape.rows]
+        shortest, rows = 0, self.config.batch_size
+        for bucket in self.shapes:
+            mine = [n for n in numbers if shortest < len(sources[n]) <= bucket.source]
+            shortest = bucket.source
+            for first in range(0, len(mine), rows):
+                yield bucket, mine[first : first + rows]
 
     def _decode(
-        self, params: Any, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"]
+        self,
+        params: Any,
+        source: Int[Array, "b s"],
+        source_mask: Bool[Array, "b s"],
+        keys: Key[Array, "b"] | None,
     ) -> SearchResult:
         self.compilations += 1  # runs only while tracing
-        shape = next(s for s in self.shapes if s.source == source.shape[1])
-        cache = self.model.apply(params, source, source_mask, shape.new_tokens, method="init_cache")
-        search = beam_search if self.config.beam_size > 1 else greedy
+        new_tokens = next(s.new_tokens for s in self.shapes if s.source == source.shape[1])
+        cache = self.model.apply(params, source, source_mask, new_tokens, method="init_cache")
         return search(
             lambda tokens, cache: self.model.apply(params, tokens, cache, method="step"),
             cache,
@@ -158,21 +159,20 @@ class SequenceDecoder:
             self.config,
             eos_id=self.eos_id,
             pad_id=self.pad_id,
-            max_new_tokens=shape.new_tokens,
+            max_new_tokens=new_tokens,
             real=source_mask.any(axis=1),
+            keys=keys,
         )
 
     def _hypotheses(self, result: SearchResult, row: int) -> list[Hypothesis]:
         """Those of one row: fewer than asked for if the vocabulary has no more."""
-        best = zip(*(x[row] for x in result), strict=True)
-        return [
-            Hypothesis(self._strip(tokens[:length].tolist()), float(score), float(log_prob))
-            for tokens, length, log_prob, score in best
-            if np.isfinite(score)
-        ]
-
-    def _strip(self, ids: list[int]) -> list[int]:
-        return ids[:-1] if ids[-1] == self.eos_id else ids
+        found = []
+        for tokens, length, log_prob, score in zip(*(x[row] for x in result), strict=True):
+            if np.isfinite(score):
+                ids = tokens[:length].tolist()
+                ids = ids[:-1] if ids[-1] == self.eos_id else ids
+                found.append(Hypothesis(ids, float(score), float(log_prob)))
+        return found
 
 
 def to_host(result: Any) -> Any:
@@ -182,12 +182,28 @@ def to_host(result: Any) -> Any:
     return multihost_utils.process_allgather(result, tiled=True)
 
 
-def _pad(sources: list[Sequence[int]], shape: Shape) -> Batch:
-    """The sources as one batch; rows beyond them are empty."""
-    # Nothing reads a padded place, so its id may be anything that every vocabulary has.
-    source = np.zeros((shape.rows, shape.source), np.int32)
-    mask = np.zeros((shape.rows, shape.source), bool)
-    for row, ids in enumerate(sources):
-        source[row, : len(ids)] = ids
-        mask[row, : len(ids)] = True
-    return {"source": source, "source_mask": mask}
+def fill(
+    texts: Sequence[Sequence[int]], rows: int, length: int, left: bool = False
+) -> tuple[Int[np.ndarray, "b t"], Bool[np.ndarray, "b t"]]:
+    """Texts as one batch, filled up behind each (`left`: before each), and where they are real.
+
+    Rows beyond the texts are empty. Nothing reads a filled place, so its id is one that every
+    vocabulary has.
+    """
+    ids, real = np.zeros((rows, length), np.int32), np.zeros((rows, length), bool)
+    for row, text in enumerate(texts):
+        where = slice(length - len(text), length) if left else slice(len(text))
+        ids[row, where], real[row, where] = text, True
+    return ids, real
+
+
+def row_keys(
+    texts: Sequence[Sequence[int]], numbers: Sequence[int], seed: int, rows: int
+) -> Key[Array, "rows"]:
+    """A key a row, of its text and its number alone, whatever the rows beside it hold."""
+    marks = np.zeros((rows, 2), np.uint32)
+    for row, (text, number) in enumerate(zip(texts, numbers, strict=True)):
+        marks[row] = zlib.crc32(np.asarray(text, "<i4").tobytes()), number
+    base = jax.random.key(seed)
+    fold = jax.vmap(lambda m: jax.random.fold_in(jax.random.fold_in(base, m[0]), m[1]))
+    return fold(jnp.asarray(marks))

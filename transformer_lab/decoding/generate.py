@@ -1,6 +1,5 @@
 """Continuing prompts: prefill in one pass, then one token after the other over a static cache."""
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,24 +8,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int
 
-from transformer_lab.decoding.batch import to_host
+from transformer_lab.decoding.batch import Batch, fill, row_keys, to_host
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.processors import (
-    NOTHING,
-    log_prob_of,
-    one_end,
-    prepare,
-    remembers,
-)
-from transformer_lab.decoding.search import beam_search
+from transformer_lab.decoding.loop import Single, State, controls_of, search
+from transformer_lab.decoding.processors import NOTHING, refuse_unknown
 from transformer_lab.errors import LabError
-from transformer_lab.ops.sampling import sample
 
 CHUNK = 32  # tokens that one call makes at most, before the host looks at them
 ROOM = 64  # a cache's length is a multiple of this
-Batch = dict[str, Any]
 Stops = Callable[[Sequence[int], list[int]], bool]  # of a prompt, and what follows it
 
 
@@ -37,14 +28,6 @@ class Generated(NamedTuple):
     ids: list[int]
     log_probs: list[float]
     ended: bool  # by the end token or a stop string, not by its length
-
-
-class Shape(NamedTuple):
-    """One compiled shape: rows, prompt tokens and places in the cache."""
-
-    rows: int
-    prompt: int
-    cache: int
 
 
 class Generator:
@@ -67,17 +50,13 @@ class Generator:
         place: Callable[[Batch], Batch] | None = None,
     ):
         self.model, self.config, self.eos_id = model, config, eos_id
-        first = () if config.first_token is None else (config.first_token,)
-        for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
-            if token >= model.config.vocab_size:
-                size = model.config.vocab_size
-                raise LabError(f"token {token} is outside the model's vocabulary of {size}")
+        refuse_unknown(config, eos_id, model.config.vocab_size)
         self.max_length, self.rows_multiple = model.config.max_length, rows_multiple
         self.shrinks = False  # whether decode.max_new_tokens gives way where a prompt is long
         self.compilations = 0  # traces so far: at most two a shape
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._prefill = jax.jit(self._first, static_argnames="length")
-        self._continue = jax.jit(self._more, donate_argnums=1)
+        self._continue = jax.jit(self._more, donate_argnums=1, static_argnames="read")
         self._search = jax.jit(self._beams, static_argnames="new_tokens")
 
     def __call__(
@@ -129,20 +108,17 @@ class Generator:
         One batch; `numbers` tell the samples of one prompt apart. An end token comes too.
         """
         limits = [self.new_tokens(prompt) for prompt in prompts]
-        shape = self._shape(prompts, max(limits, default=1))
-        numbers = numbers or [0] * len(prompts)
-        keys = row_keys(prompts, numbers, seed, shape.rows)
-        batch = self._place(pad_left(prompts, shape))
-        wanted = np.zeros(shape.rows, np.int32)
+        rows, length, cache = self._shape(prompts, max(limits, default=1))
+        keys = row_keys(prompts, numbers or [0] * len(prompts), seed, rows)
+        wanted = np.zeros(rows, np.int32)
         wanted[: len(limits)] = limits
-        controls = self._controls()
+        controls = controls_of(self.config)
         state, out = self._prefill(
-            {"params": params}, batch["tokens"], batch["segments"], keys, wanted, controls,
-            length=shape.cache,
+            {"params": params}, *self._batch(prompts, rows, length), keys, wanted, controls,
+            length=cache,
         )  # fmt: skip
         made: list[list[int]] = [[] for _ in prompts]
-        over = np.zeros(shape.rows, bool)
-        over[len(prompts) :] = True
+        over = np.arange(rows) >= len(prompts)
         while True:
             tokens, log_probs, counts = to_host(out)
             for row in range(len(prompts)):
@@ -156,8 +132,9 @@ class Generator:
             if over.all():
                 return
             state, out = self._continue(
-                {"params": params}, state, jnp.asarray(over), controls, jnp.int32(chunk)
-            )
+                {"params": params}, state, jnp.asarray(over), controls, jnp.int32(chunk),
+                read=length,
+            )  # fmt: skip
 
     def new_tokens(self, prompt: Sequence[int]) -> int:
         """How many tokens follow a prompt at most; LabError if they do not fit the context."""
@@ -173,83 +150,41 @@ class Generator:
             )
         return wanted
 
-    def _shape(self, prompts, new_tokens: int) -> Shape:
+    def _shape(self, prompts, new_tokens: int) -> tuple[int, int, int]:
+        """A compiled shape that holds the prompts: rows, prompt tokens and places in the cache."""
         rows = _power(len(prompts), self.rows_multiple)
         prompt = min(_power(max(map(len, prompts)), 8), self.max_length)
-        return Shape(rows, prompt, -(-(prompt + new_tokens) // ROOM) * ROOM)
+        return rows, prompt, -(-(prompt + new_tokens) // ROOM) * ROOM
 
-    def _controls(self) -> tuple[Array, ...]:
-        config = self.config
-        values = config.temperature or 1.0, min(config.top_k, 2**31 - 1), config.top_p
-        kinds = jnp.float32, jnp.int32, jnp.float32
-        return tuple(kind(value) for kind, value in zip(kinds, values, strict=True))
+    def _batch(self, prompts, rows: int, length: int) -> tuple[Array, Array]:
+        """Tokens and segments [rows, length] on the devices, each prompt's end in the last column;
+        segment 0 is no text."""
+        tokens, real = fill(prompts, rows, length, left=True)
+        batch = self._place({"tokens": tokens, "segments": real.astype(np.int32)})
+        return batch["tokens"], batch["segments"]
 
     # What is compiled.
 
-    def _choose(self, logits, state, place, controls):
-        """The tokens [b] at a place, and their log-probabilities."""
-        config, at_limit = self.config, place + 1 >= state["wanted"]
-        logits = logits.astype(jnp.float32)
-        prepared = prepare(
-            logits, config, self.eos_id, state["said"], state["before"], place, at_limit
-        )
-        if config.temperature:
-            here = jax.vmap(jax.random.fold_in, (0, None))(state["keys"], place)
-            restricted = bool(config.top_k or config.top_p < 1)
-            tokens = sample(prepared[0], here, *controls, restricted=restricted)
-        else:
-            tokens = jnp.argmax(prepared[0], axis=-1).astype(jnp.int32)
-        return one_end(tokens, config, self.eos_id), log_prob_of(tokens, *prepared)
-
-    def _remember(self, said, place, chosen):
-        if not remembers(self.config):
-            return said
-        return said.at[:, place].set(chosen, mode="drop")
+    def _loop(self, read: int, length: int, controls) -> Single:
+        """The loop over texts of `read` prompt tokens in a cache of `length` places."""
+        ids = self.eos_id, self.eos_id  # the second fills rows that ended, and nothing reads it
+        return Single(self.config, *ids, read, length - read, controls, spare=CHUNK)
 
     def _first(self, variables, tokens, segments, keys, wanted, controls, *, length):
         self.compilations += 1  # runs only while tracing
         logits, cache = self.model.apply(variables, tokens, segments, length, method="prefill")
-        rows, before = tokens.shape
-        said = _said(tokens, segments)
-        said = jnp.pad(said, ((0, 0), (0, length - before)), constant_values=NOTHING)
-        state = {
-            "cache": cache,
-            "keys": keys,
-            "wanted": wanted,
-            "said": said if remembers(self.config) else jnp.zeros((rows, 0), jnp.int32),
-            "before": jnp.int32(before),
-        }
-        chosen, log_probs = self._choose(logits[:, -1], state, 0, controls)
-        state |= {"last": chosen, "place": jnp.ones((), jnp.int32)}
-        state["said"] = self._remember(state["said"], before, chosen)
-        return state, (chosen[:, None], log_probs[:, None], (wanted > 0).astype(jnp.int32))
+        loop = self._loop(tokens.shape[1], length, controls)
+        state = loop.start(cache, _said(tokens, segments), wanted == 0, keys, wanted)
+        state = loop.choose(state, logits[:, -1])
+        return state, _made(state, tokens.shape[1], 0, 0)
 
-    def _more(self, variables, state, over, controls, chunk):
+    def _more(self, variables, state: State, over, controls, chunk, *, read):
         self.compilations += 1
-        rows = len(over)
-
-        def body(carry):
-            i, place, cache, last, said, done, out, log_probs, counts = carry
-            logits, cache = self.model.apply(variables, last[:, None], cache, method="step")
-            now = {**state, "said": said}
-            chosen, log_prob = self._choose(logits[:, 0], now, place, controls)
-            said = self._remember(said, state["before"] + place, chosen)
-            counts = counts + ~done
-            out, log_probs = out.at[:, i].set(chosen), log_probs.at[:, i].set(log_prob)
-            done = done | (chosen == self.eos_id) | (place + 1 >= state["wanted"])
-            return i + 1, place + 1, cache, chosen, said, done, out, log_probs, counts
-
-        going = lambda c: (c[0] < chunk) & ~c[5].all()  # noqa: E731
-        done = over | (state["place"] >= state["wanted"])
-        start = (
-            jnp.zeros((), jnp.int32), state["place"], state["cache"], state["last"],
-            state["said"], done,
-            jnp.zeros((rows, CHUNK), jnp.int32), jnp.zeros((rows, CHUNK)),
-            jnp.zeros(rows, jnp.int32),
-        )  # fmt: skip
-        _, place, cache, last, said, _, *out = jax.lax.while_loop(going, body, start)
-        state = {**state, "cache": cache, "last": last, "said": said, "place": place}
-        return state, tuple(out)
+        loop = self._loop(read, state.said.shape[1] - CHUNK, controls)
+        before, counts = state.i, state.kept.lengths
+        step = partial(self.model.apply, variables, method="step")
+        state = loop.run(step, state._replace(done=state.done | over), before + chunk)
+        return state, _made(state, read, before, counts)
 
     # Beam search.
 
@@ -267,18 +202,12 @@ class Generator:
         return found
 
     def _search_batch(self, params, prompts, some, limit, stops) -> Iterator[list[Generated]]:
-        heads = [prompts[n][:-1] for n in some]
-        shape = self._shape([prompts[n] for n in some], limit)
-        batch = self._place(pad_left(heads, shape))
-        last = np.zeros(shape.rows, np.int32)
+        rows, length, _ = self._shape([prompts[n] for n in some], limit)
+        heads = self._batch([prompts[n][:-1] for n in some], rows, length)
+        last = np.zeros(rows, np.int32)
         last[: len(some)] = [prompts[n][-1] for n in some]
-        real = np.arange(shape.rows) < len(some)
-        found = to_host(
-            self._search(
-                {"params": params}, batch["tokens"], batch["segments"], last, real,
-                new_tokens=limit,
-            )
-        )  # fmt: skip
+        real = np.arange(rows) < len(some)
+        found = to_host(self._search({"params": params}, *heads, last, real, new_tokens=limit))
         for row, n in enumerate(some):
             best = zip(*(x[row] for x in found), strict=True)
             yield [
@@ -294,7 +223,7 @@ class Generator:
         length = tokens.shape[1] + new_tokens
         _, cache = self.model.apply(variables, tokens, segments, length, method="prefill")
         step = partial(self.model.apply, variables, method="step")
-        return beam_search(
+        return search(
             step, cache, last, self.config, eos_id=self.eos_id, pad_id=self.eos_id,
             max_new_tokens=new_tokens, real=real, before=_said(tokens, segments),
         )  # fmt: skip
@@ -305,27 +234,12 @@ def _said(tokens: Int[Array, "b t"], segments: Int[Array, "b t"]) -> Int[Array, 
     return jnp.where(segments > 0, tokens, NOTHING)
 
 
-def row_keys(
-    prompts: Sequence[Sequence[int]], numbers: Sequence[int], seed: int, rows: int
-) -> Key[Array, "rows"]:
-    """A key a row, of its prompt and its number alone."""
-    marks = np.zeros((rows, 2), np.uint32)
-    for row, (prompt, number) in enumerate(zip(prompts, numbers, strict=True)):
-        marks[row] = zlib.crc32(np.asarray(prompt, "<i4").tobytes()), number
-    fold = jax.vmap(lambda m: jax.random.fold_in(jax.random.fold_in(base, m[0]), m[1]))
-    base = jax.random.key(seed)
-    return fold(jnp.asarray(marks))
-
-
-def pad_left(prompts: Sequence[Sequence[int]], shape: Shape) -> dict[str, Int[np.ndarray, "b t"]]:
-    """Prompts as one batch: the last token of each in the last column, segment 0 before it."""
-    tokens = np.zeros((shape.rows, shape.prompt), np.int32)
-    segments = np.zeros((shape.rows, shape.prompt), np.int32)
-    for row, ids in enumerate(prompts):
-        if len(ids):
-            tokens[row, -len(ids) :] = ids
-            segments[row, -len(ids) :] = 1
-    return {"tokens": tokens, "segments": segments}
+def _made(state: State, read: int, start, counts):
+    """A chunk of tokens from the `start`-th new one on, their log-probabilities, and how many of
+    them each row has made since it had made `counts`."""
+    cut = lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, CHUNK, axis=1)  # noqa: E731
+    tokens, log_probs = cut(state.said, read + start), cut(state.kept.each, start)
+    return tokens, log_probs, state.kept.lengths - counts
 
 
 def _power(least: int, multiple: int) -> int:

@@ -16,9 +16,12 @@ IMPOSSIBLE = -jnp.inf  # the score of what is not there: a dead beam, a free pla
 NOTHING = -1  # stands where a row of earlier tokens is filled up
 
 
-def remembers(config: DecodeConfig) -> bool:
-    """Whether a choice depends on which tokens came before, so that `prepare` must be told them."""
-    return config.no_repeat_ngram > 0 or config.repetition_penalty != 1.0
+def refuse_unknown(config: DecodeConfig, eos_id: int, size: int) -> None:
+    """LabError for a token of the settings that a vocabulary of `size` lacks."""
+    first = () if config.first_token is None else (config.first_token,)
+    for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
+        if token >= size:
+            raise LabError(f"token {token} is outside the model's vocabulary of {size}")
 
 
 def one_end(tokens: Int[Array, "*rows"], config: DecodeConfig, eos_id: int) -> Int[Array, "*rows"]:
@@ -34,8 +37,7 @@ def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit
     Args:
         logits: [..., V], in float32.
         said: [..., T], the tokens that the model has read and made, `NOTHING` before a shorter
-            row; what stands from place `before` + i on is not read. Any value if not
-            `remembers(config)`.
+            row; what stands from place `before` + i on is not read.
         before: how many places of `said` come before the new tokens.
         at_limit: whether this token is the last one that fits, one value or one a row.
 
@@ -46,10 +48,7 @@ def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit
     Raises: LabError for a token outside the vocabulary.
     """
     size = logits.shape[-1]
-    first = () if config.first_token is None else (config.first_token,)
-    for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
-        if token >= size:
-            raise LabError(f"token {token} is outside the model's vocabulary of {size}")
+    refuse_unknown(config, eos_id, size)
     own = allowed = logits
     log_norm = jax.nn.logsumexp(logits, axis=-1)
     if config.repetition_penalty != 1.0:
@@ -69,7 +68,8 @@ def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit
         allowed = jnp.where(again, IMPOSSIBLE, allowed)
     if config.renormalize:
         own, log_norm = allowed, jax.nn.logsumexp(allowed, axis=-1)
-    forced = [(token, i == 0) for token in first] + [(eos_id, at_limit)] * config.force_eos
+    forced = [] if config.first_token is None else [(config.first_token, i == 0)]
+    forced += [(eos_id, at_limit)] * config.force_eos
     for token, now in forced:
         alone, now = jnp.where(np.arange(size) == token, 0.0, IMPOSSIBLE), jnp.asarray(now)
         allowed, own = (jnp.where(now[..., None], alone, x) for x in (allowed, own))

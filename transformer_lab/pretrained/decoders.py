@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import Float, Int
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.search import beam_search, greedy
+from transformer_lab.decoding.loop import search
 from transformer_lab.errors import LabError
 from transformer_lab.models import parameter_shapes
 from transformer_lab.models.decoder import DecoderConfig, build
@@ -83,7 +83,7 @@ def generate(
         if prompt.shape[1] > 1:
             before = prompt[:, :-1]
             _, cache = model.apply(variables, before, None, length, method="prefill")
-        return (beam_search if decode.beam_size > 1 else greedy)(
+        return search(
             lambda tokens, cache: model.apply(variables, tokens, cache, method="step"),
             cache,
             prompt[:, -1],

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.search import beam_search, greedy
+from transformer_lab.decoding.loop import search
 from transformer_lab.errors import LabError
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer_lab.pretrained.generation import SpecialIds
@@ -89,7 +89,7 @@ def generate(
 
     @jax.jit
     def run(variables, source, mask):
-        return (beam_search if beams else greedy)(
+        return search(
             lambda tokens, cache: model.apply(variables, tokens, cache, method="step"),
             model.apply(variables, source, mask, length, method="init_cache"),
             jnp.full(source.shape[0], special.start, jnp.int32),
