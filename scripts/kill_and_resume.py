@@ -122,7 +122,8 @@ def start(body: Callable[[], None], log: Path) -> int:
     SIGNALS.catch()
     code = 0
     try:
-        body()
+        with SIGNALS.ending():
+            body()
     except SystemExit as error:
         code = error.code
     except BaseException as error:  # noqa: B036  the child must not go on as the parent
@@ -164,11 +165,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of runs, with commas between")
     args = parser.parse_args()
+    kinds = args.kinds.split(",")
     rng, counts, finished = random.Random(args.seed), Counter(), Counter()
     write_emoji(FOLDER / "emoji")
     seconds = {}
-    for kind in KINDS:
+    for kind in KINDS if "adapted" in kinds else kinds:
         whole, log = FOLDER / f"{kind}, whole", FOLDER / f"{kind}, whole.log"
         must_end(start(functools.partial(train, kind, whole), log), log)
         again, began = FOLDER / f"{kind}, timed", time.monotonic()  # with what is compiled now
@@ -176,7 +179,7 @@ def main() -> int:
         seconds[kind] = time.monotonic() - began
         must_end(start(functools.partial(compare, again, whole), log), log)
         print(f"{kind}: {seconds[kind]:.1f} seconds undisturbed, twice the same", flush=True)
-    for kind, kills in zip(KINDS, shares(args.kills), strict=True):
+    for kind, kills in zip(kinds, shares(args.kills, len(kinds)), strict=True):
         while kills:
             workdir, log = FOLDER / f"{kind}, {finished[kind]}", FOLDER / f"{kind}.log"
             while True:
@@ -210,9 +213,9 @@ def main() -> int:
     return 0
 
 
-def shares(count: int) -> list[int]:
+def shares(count: int, kinds: int) -> list[int]:
     """So many kills over the kinds of run, evenly."""
-    return [count // len(KINDS) + (i < count % len(KINDS)) for i in range(len(KINDS))]
+    return [count // kinds + (i < count % kinds) for i in range(kinds)]
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def run(command: ModuleType, argv: list[str]) -> None:
     def guarded(argv):
         try:
             _setup()
-            code = command.main(argv[1:])
+            with SIGNALS.ending():
+                code = command.main(argv[1:])
             peers.finish()
             return code
         except Stopped:  # all processes are here

@@ -60,3 +60,18 @@ with Signals().held():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == str(-signal.SIGTERM.value), done.stderr
+
+
+def test_a_signal_ends_with_its_code_also_where_a_library_made_another_error_of_it(capfd):
+    signals = Signals()
+    with signals.held():  # which puts the handlers back
+        signals._holding = False
+        with pytest.raises(SystemExit) as ended, signals.ending():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except SystemExit as error:
+                raise RuntimeError("an array could not be read") from error
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert capfd.readouterr().err == "SIGTERM: stopped, nothing to save\n"
+    with pytest.raises(RuntimeError), Signals().ending():
+        raise RuntimeError("its own")

@@ -26,6 +26,7 @@ class Signals:
 
     def __init__(self):
         self.received: int | None = None
+        self._code: int | None = None  # with which a signal is ending the process
         self._holding, self._old, self._owner = False, {}, 0
 
     def catch(self) -> None:
@@ -36,6 +37,17 @@ class Signals:
                 self._old[number] = signal.signal(number, self._handle)
             except ValueError:
                 return
+
+    @contextlib.contextmanager
+    def ending(self):
+        """A signal ends what is inside with its own exit code, also where a library that it
+        interrupted has made an error of another kind of it."""
+        try:
+            yield
+        except Exception as error:
+            if self._code is None:
+                raise
+            raise SystemExit(self._code) from error
 
     @contextlib.contextmanager
     def held(self):
@@ -61,7 +73,8 @@ class Signals:
         else:
             name = signal.Signals(number).name
             os.write(sys.__stderr__.fileno(), f"{name}: stopped, nothing to save\n".encode())
-            raise SystemExit(128 + number)
+            self._code = 128 + number
+            raise SystemExit(self._code)
 
 
 SIGNALS = Signals()  # of this process
