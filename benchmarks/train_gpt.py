@@ -10,8 +10,7 @@ import numpy as np
 
 from benchmarks import torch_gpt
 from benchmarks.common import interleave, matmul_turn, paired, report
-from transformer_lab.models import costs
-from transformer_lab.models.decoder import DecoderConfig, build
+from transformer_lab.models.decoder import DecoderConfig, build, training_flops
 from transformer_lab.ops.losses import token_metrics
 
 GPT_12M = DecoderConfig(
@@ -53,7 +52,7 @@ class SyntheticText:
 
 def compare(name: str, our_step, config, rows, length, rounds, steps, append) -> None:
     """Prints tokens/s, model FLOPs utilisation, and the ratio to PyTorch where it is installed."""
-    flops = costs.training_flops(config, length) * rows * length
+    flops = training_flops(config, length) * rows * length
     product, product_flops = matmul_turn(config.dtype)
     turns = {"ours": our_step(SyntheticText(config, rows, length), steps), "product": product}
     if torch_turn := torch_gpt.make_turn(config, rows, length, steps):

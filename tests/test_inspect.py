@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 from transformer_lab import cli
 from transformer_lab.commands import inspect
 from transformer_lab.errors import LabError
-from transformer_lab.models import costs
+from transformer_lab.models import decoder
 from transformer_lab.models.presets import TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def test_every_preset_has_a_row_with_its_figures():
     row = rows["gpt3_175b"]
     assert row[:4] == ["174,604,259,328", "175,000 M", "-0.2 %", "1.08e+12"]
     assert row[4:7] == ["4,718,592", "6e-05", "3,200,000"]
-    flops = costs.training_flops(TABLES["decoders"]["gpt3_175b"].config)
+    flops = decoder.training_flops(TABLES["decoders"]["gpt3_175b"].config)
     want = flops * 300e9 / (312e12 * 0.4) / 86_400
     assert float(row[-2].replace(",", "")) == pytest.approx(want, rel=1e-4)
     assert float(row[-1]) == pytest.approx(want / 1024, rel=1e-3)
@@ -46,7 +46,7 @@ def test_days_follow_the_papers_tokens_and_are_unknown_without():
     assert inspect.days(gpt3) == {}
     with flagsaver.flagsaver(devices=10, peak_tflops=100.0):
         assert inspect.days(gpt2) == {"device-days": "-", "days": "-"}
-        flops = costs.training_flops(gpt3.config) * 300e9
+        flops = decoder.training_flops(gpt3.config) * 300e9
         assert inspect.days(gpt3)["days"] == f"{flops / 4e13 / 86_400 / 10:,.2f}"
     with flagsaver.flagsaver(devices=10), pytest.raises(LabError, match="--peak_tflops"):
         inspect.days(gpt3)

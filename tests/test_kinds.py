@@ -33,7 +33,7 @@ def test_a_family_in_another_folder_is_found_with_its_rules_and_named_where_one_
     (folder / "no_family.py").write_text("def CONFIGURE(): pass\n")
     module = models.family("one_more")
     assert models.rules_of(module.CONFIG()) == [("query/kernel$", ("tensor", None))]
-    assert models.rules_of(models.family("decoder").CONFIG()) == []
+    assert models.rules_of(models.family("encoder_decoder").CONFIG()) == []
     with pytest.raises(LabError, match=r'model.kind = "one_mor" is unknown \(.*"one_more"'):
         models.family("one_mor")
     with pytest.raises(LabError, match='model.kind = "no_family" is unknown'):

@@ -7,7 +7,7 @@ import stat
 import traceback
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,26 @@ def known(what: str, value: str, valid: Iterable[str]) -> str:
     if value not in (valid := list(valid)):
         raise LabError(f'{what}"{value}" is unknown{nearest(str(value), valid)}')
     return value
+
+
+def at_least(settings: Any, section: str, least: float, *names: str) -> None:
+    """Raises: LabError for the first named setting of a dataclass that is less than `least`."""
+    for name in names:
+        if (value := getattr(settings, name)) < least:
+            raise LabError(f"{section}.{name} = {value} must be at least {least}")
+
+
+def fractions(settings: Any, section: str, *names: str) -> None:
+    """Raises: LabError for the first named setting of a dataclass that is not in [0, 1)."""
+    for name in names:
+        if not 0 <= (value := getattr(settings, name)) < 1:
+            raise LabError(f"{section}.{name} = {value} is not in [0, 1)")
+
+
+def chosen(settings: Any, section: str, choices: Mapping[str, Iterable[str]]) -> None:
+    """Raises: LabError for the first setting of a dataclass that is none of its valid names."""
+    for name, valid in choices.items():
+        known(f"{section}.{name} = ", getattr(settings, name), valid)
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from transformer_lab.errors import LabError
-from transformer_lab.models import costs, parameter_shapes
+from transformer_lab.models import costs, decoder, parameter_shapes
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.models.presets import DECODERS
 
@@ -46,12 +46,12 @@ def test_training_flops_are_those_of_the_gradients_graph(variant):
     model, tokens = Decoder(config), jnp.zeros((2, 9), jnp.int32)
     loss = lambda params: model.apply({"params": params}, tokens).sum()  # noqa: E731
     graph = jax.make_jaxpr(jax.grad(loss))(parameter_shapes("decoder", config))
-    assert matmul_flops(graph.jaxpr) == costs.training_flops(config) * tokens.size
+    assert matmul_flops(graph.jaxpr) == decoder.training_flops(config) * tokens.size
 
 
 def test_palms_flops_give_the_utilisation_that_its_paper_states():
     """238.3 thousand tokens a second on 6,144 chips of 275 TFLOP/s: 46.2 % (Chowdhery, table 3)."""
-    flops = costs.training_flops(DECODERS["palm_540b"].config)
+    flops = decoder.training_flops(DECODERS["palm_540b"].config)
     assert abs(flops * 238.3e3 / (6144 * 275e12) - 0.462) < 0.001
 
 
@@ -60,8 +60,8 @@ def test_cache_bytes_are_those_of_the_cache_and_a_window_bounds_them(variant):
     config = config_of(variant)
     cache = jax.eval_shape(lambda: Decoder(config).bind({}).init_cache(1, 8))["layers"]
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
-    assert costs.cache_bytes(config, 8, "float32") == held
-    assert costs.cache_bytes(config) == 2 * 3 * config.key_value_heads * 6 * 2
+    assert decoder.cache_bytes(config, 8, "float32") == held
+    assert decoder.cache_bytes(config) == 2 * 3 * config.key_value_heads * 6 * 2
 
 
 def test_state_bytes_are_those_of_parameters_and_adams_moments():

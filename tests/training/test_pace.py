@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from transformer_lab import models
-from transformer_lab.models.costs import training_flops
-from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.models.decoder import DecoderConfig, training_flops
 from transformer_lab.training import pace
 from transformer_lab.training.chips import CHIPS
 from transformer_lab.training.xla_flags import GPU, TPU, set_flags

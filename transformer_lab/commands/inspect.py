@@ -25,8 +25,8 @@ from rich.table import Table
 from transformer_lab import cli
 from transformer_lab.errors import LabError, known
 from transformer_lab.layers import position_table
-from transformer_lab.layers.config import CHOICES
-from transformer_lab.models import costs, family, parameter_shapes, presets
+from transformer_lab.layers.config import CHOICES, StackConfig
+from transformer_lab.models import Vocabulary, costs, family, parameter_shapes, presets, said
 from transformer_lab.tasks.base import count_parameters
 from transformer_lab.training.compiling import compile_step
 from transformer_lab.training.config import METHODS, AdaptConfig, OptimizerConfig, resolve
@@ -66,7 +66,7 @@ def main(_: list[str]) -> None:
         return
     if flags.FLAGS.config is not None:
         resolved = resolve(cli.get_config())
-        if getattr(resolved.model, "vocab_size", 0) is None:
+        if isinstance(resolved.model, Vocabulary) and resolved.model.vocab_size is None:
             raise LabError("model.vocab_size is the tokenizer's: add --config.model.vocab_size=N")
         rows = list(model_rows(resolved.model_kind, resolved.model))
     elif name == "adapting":
@@ -89,7 +89,7 @@ def preset_row(name: str, preset: presets.Preset) -> Row:
         "parameters": f"{count:,}",
         "published": _number(stated and stated / 1e6, ",.0f", " M"),
         "difference": _number(stated and 100 * (count / stated - 1), "+.1f", " %"),
-        **_costs(preset.kind, preset.config),
+        **_costs(preset.config),
         "learning rate": _number(preset.learning_rate, "g"),
         "batch, tokens": _number(preset.batch_tokens, ",.0f"),
         "source": preset.source,
@@ -106,8 +106,8 @@ def days(preset: presets.Preset) -> Row:
         raise LabError("--devices needs --peak_tflops=N, of one device (an A100 in bfloat16: 312)")
     tokens = preset.trained_tokens if given.tokens is None else given.tokens
     pair = (None, None)
-    if tokens is not None and preset.kind == "decoder":
-        flops, peak = costs.training_flops(preset.config), given.peak_tflops * 1e12
+    if tokens is not None and (training_flops := said(preset.config, "training_flops")):
+        flops, peak = training_flops(preset.config), given.peak_tflops * 1e12
         pair = costs.device_days(flops, tokens, given.devices, peak, given.utilisation)
     return {"device-days": _number(pair[0], ",.1f"), "days": _number(pair[1], ",.2f")}
 
@@ -119,7 +119,7 @@ def model_rows(kind: str, config: Any) -> Iterator[Row]:
     groups["bytes of parameters and Adam"] = costs.state_bytes(groups["all parameters"])
     for name, value in groups.items():
         yield {"of the model": name, "": f"{value:,}"}
-    for name, value in _costs(kind, config).items():
+    for name, value in _costs(config).items():
         yield {"of the model": name, "": value}
 
 
@@ -127,7 +127,7 @@ def adapting_rows(settings: dict[str, Any]) -> Iterator[Row]:
     """Bytes of what trains, of what is frozen and of Adam's moments, a way of adapting."""
     kind = settings["kind"]
     model = family(kind).CONFIG(**{k: v for k, v in settings.items() if k != "kind"})
-    if not hasattr(model, "adapter_width"):
+    if not isinstance(model, StackConfig):
         raise LabError(f"--table=adapting is about stacks of blocks, not a {kind} model")
     if kind == "encoder":
         model = replace(model, head="classes", labels=2)
@@ -205,11 +205,12 @@ def show_compiled(found: dict[str, Any]) -> None:
         print("it does not fit; --topology=cpu:N of as many devices shows the largest arrays")
 
 
-def _costs(kind: str, config: Any) -> Row:
-    decoder = kind == "decoder"
+def _costs(config: Any) -> Row:
+    """What the file of the family says of it."""
+    flops, held = (said(config, name) for name in ("training_flops", "cache_bytes"))
     return {
-        "FLOPs a token": _number(costs.training_flops(config) if decoder else None, ".3g"),
-        "cache bytes a token": _number(costs.cache_bytes(config) if decoder else None, ",d"),
+        "FLOPs a token": _number(flops and flops(config), ".3g"),
+        "cache bytes a token": _number(held and held(config), ",d"),
     }
 
 

@@ -189,7 +189,7 @@ class Generator:
     # Beam search.
 
     def _beam_search(self, params, prompts, limits, stops) -> list[list[Generated]]:
-        if self.model.config.mask == "prefix":
+        if self.model.reads_prefix:
             raise LabError('decode.beam_size > 1 does not go with model.mask = "prefix"')
         found: list[list[Generated]] = [[] for _ in prompts]
         for limit in sorted(set(limits)):

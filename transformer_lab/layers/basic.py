@@ -6,16 +6,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.layout import constrain
-from transformer_lab.ops.losses import TokenScores, token_scores
 from transformer_lab.ops.norms import layer_norm
 from transformer_lab.ops.products import product
-from transformer_lab.ops.vocabulary_loss import blockwise_scores, worth_blocks
 
 PRODUCT = "product"  # by this name a block's `remat` knows what its kernels gave
 
@@ -144,46 +142,3 @@ class FeedForward(nn.Module):
             hidden = ACTIVATIONS[cfg.activation](self.up(x))
         hidden = constrain(hidden, "rows", "length", "hidden")
         return self.down(dropout(hidden, cfg.feed_forward_dropout, dropout_key))
-
-
-class Embedding(nn.Module):
-    """A float32 table [vocabulary, width], read in the compute type; also an output head."""
-
-    vocab_size: int
-    width: int
-    std: float
-    dtype: jnp.dtype
-
-    def setup(self):
-        init = nn.initializers.normal(self.std)
-        self.embedding = self.param("embedding", init, (self.vocab_size, self.width))
-
-    def __call__(self, ids: Array) -> Float[Array, "*ids d"]:
-        if ids.ndim != 2:
-            return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
-        # Each device looks its columns up for the rows of all that share them: rows and columns
-        # change places, and the table stays where it is.
-        x = jnp.take(self.embedding, constrain(ids, "copies", "length"), axis=0).astype(self.dtype)
-        for row, column in (("copies", "columns"), ("copies", "parts"), ("rows", "width")):
-            x = constrain(x, row, "length", column)
-        return x
-
-    def logits(
-        self,
-        x: Float[Array, "b t d"],
-        labels: Int[Array, "b t"] | None = None,
-        bias: Float[Array, "v"] | None = None,
-        size: int | None = None,
-    ) -> Float[Array, "b t _"] | TokenScores:
-        """x E^T + bias of the first `size` rows, accumulated in float32.
-
-        Given labels, what a loss needs to know of the logits instead: large ones are then never
-        whole in memory.
-        """
-        x, size = x.astype(self.dtype), size or self.vocab_size
-        if labels is not None and worth_blocks(*labels.shape, size):
-            return blockwise_scores(x, self.embedding, labels, bias, size=size)
-        logits = product(x, self.embedding.T, (None, "vocabulary"), jnp.dtype(jnp.float32))
-        logits = constrain(logits, "rows", "length", "vocabulary")
-        logits = (logits if bias is None else logits + bias)[..., :size]
-        return logits if labels is None else token_scores(logits, labels)

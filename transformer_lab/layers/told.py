@@ -2,11 +2,13 @@
 
 A module calls `tell` with the (sum, weight) of a loss or of a metric, or `renew` with the new value
 of a running statistic. Both put it into a Flax collection, which passes through `nn.remat` and
-`layers.scanned`; `models.base.Model` takes it out when a train step listens. In any other call the
-collections are closed, so that evaluation and decoding compute nothing of it.
+`layers.scanned`; `models.base.Model` takes it out when a train step listens (`listened`). In any
+other call the collections are closed, so that evaluation and decoding compute nothing of it.
 """
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import reduce
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +20,8 @@ from transformer_lab.ops.losses import STATISTICS
 
 TOLD, RENEWED = "told", "renewed"  # the collections of losses, and of new running statistics
 COLLECTIONS = (TOLD, RENEWED)
+Told = dict[str, Any]  # `losses`: name -> (total, weight, scaled total); `statistics`: new ones
+_heard: ContextVar[list[Told] | None] = ContextVar("heard", default=None)
 
 
 def tell(
@@ -73,6 +77,35 @@ def by_name(told: Mapping[str, Any]) -> dict[str, tuple[Array, Array, Array]]:
     for name, value in told.items():
         found = added(found, by_name(value) if isinstance(value, Mapping) else {name: value})
     return found
+
+
+def listened(function: Callable[..., Any]) -> Callable[..., tuple[Any, Told]]:
+    """The function with a second result: what the models that it calls tell, added up.
+
+    It must call them in its own trace: not inside a `jax.jit`, `vmap` or `scan` of its own.
+    """
+
+    def call(*args: Any) -> tuple[Any, Told]:
+        heard: list[Told] = []
+        before = _heard.set(heard)
+        try:
+            out = function(*args)
+        finally:
+            _heard.reset(before)
+        return out, reduce(added, heard, {"losses": {}, "statistics": {}})
+
+    return call
+
+
+def listening() -> bool:
+    """Whether a function listens to the call that is being traced."""
+    return _heard.get() is not None
+
+
+def hear(collections: dict[str, Any]) -> None:
+    """Gives the function that listens what was told, out of the collections that a call left."""
+    losses, statistics = by_name(collections.pop(TOLD, {})), collections.pop(RENEWED, {})
+    _heard.get().append({"losses": losses, "statistics": statistics})
 
 
 class BatchNorm(nn.Module):

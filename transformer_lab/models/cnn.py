@@ -11,6 +11,7 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.pooling import MeanQueryPool
 from transformer_lab.layers.told import BatchNorm
 from transformer_lab.models.base import Model
+from transformer_lab.models.vision import example_inputs as example_inputs
 
 CHOICES = {
     "net": ("lenet", "resnet"),
@@ -217,14 +218,9 @@ class CNN(Model):
         return x.mean(axis=(1, 2))
 
 
-def build(config: CNNConfig) -> CNN:
-    """The module."""
-    return CNN(config)
-
-
-def example_inputs() -> tuple[Array, ...]:
-    """Arguments for `init`, which takes the shapes from the config."""
-    return (jnp.zeros((1, 1, 1, 1)),)
-
-
 CONFIG = CNNConfig
+build = CNN
+RULES = (
+    (r"conv\w*/kernel$", (None, None, None, "fsdp")),
+    (r"(hidden_\d|classifier)/kernel$", ()),
+)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError
-from transformer_lab.layers.basic import Embedding, dense, norm
+from transformer_lab.layers.basic import dense, norm
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.embedding import Embedding, check_length, enter, scaled
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models import need_vocabulary
 from transformer_lab.models.base import Model
-from transformer_lab.ops.dropout import dropout
+from transformer_lab.ops.activations import GATED
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.visibility import Visible
 
@@ -124,12 +124,16 @@ class Decoder(Model):
         bias = self.head_bias if cfg.head_bias else None
         return head.logits(states, labels, bias, cfg.vocab_size)
 
+    @property
+    def reads_prefix(self) -> bool:
+        return self.config.mask == "prefix"
+
     def init_cache(self, batch: int, length: int) -> Cache:
         """An empty cache with room for `length` positions (a window's own, if it is shorter).
 
         `index` counts the positions written; `start` is each row's first real one.
         """
-        self._check_length(length)
+        check_length(self.config, length)
         return {
             "index": jnp.zeros((), jnp.int32),
             "start": jnp.zeros((batch,), jnp.int32),
@@ -148,7 +152,7 @@ class Decoder(Model):
         x, added = self._embed(tokens, positions_within(segments, t), None)
         real = jnp.ones(tokens.shape, bool) if segments is None else segments != 0
         seen = Visible(query_segments=segments, key_segments=segments)
-        prefix = real if self.config.mask == "prefix" else None
+        prefix = real if self.reads_prefix else None
         x, layers = self.decoder.prefill(x, seen, prefix, length, added)
         start = t - real.sum(axis=1, dtype=jnp.int32)
         cache = {"index": jnp.full((), t, jnp.int32), "start": start, "layers": layers}
@@ -165,24 +169,12 @@ class Decoder(Model):
     def _embed(self, ids, positions, key):
         """Token vectors, and position vectors for each layer if that is where they are added."""
         cfg = self.config
-        self._check_length(ids.shape[1])
+        check_length(cfg, ids.shape[1])
         x = self.embedding(ids)
-        if cfg.embedding_scale:
-            x = x * jnp.asarray(cfg.width**0.5, x.dtype)
-        if cfg.embedding_width is not None:
-            x = self.embedding_in(x)
-        added = self.positions(positions)
-        if added is not None and not cfg.positions_every_layer:
-            x, added = x + added, None
-        if cfg.embedding_norm:
-            x = self.embedding_norm(x)
-        return dropout(x, cfg.dropout, key), added
-
-    def _check_length(self, length: int) -> None:
-        if length > self.config.max_length:
-            raise LabError(
-                f"a sequence of {length} tokens exceeds model.max_length = {self.config.max_length}"
-            )
+        x = scaled(cfg, x) if cfg.embedding_scale else x
+        x = x if cfg.embedding_width is None else self.embedding_in(x)
+        norm = self.embedding_norm if cfg.embedding_norm else None
+        return enter(cfg, x, self.positions(positions), norm, key)
 
 
 def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Array, "#b t"]:
@@ -195,10 +187,40 @@ def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Arr
     return places - jax.lax.cummax(firsts, axis=1)
 
 
-def build(config: DecoderConfig) -> Decoder:
-    """The module; `config.vocab_size` must be known by now."""
-    need_vocabulary(config.vocab_size)
-    return Decoder(config)
+def matmul_parameters(config: DecoderConfig) -> int:
+    """Parameters that multiply each token's vector: all matrices and the head (a tied one too).
+
+    Looking an embedding up costs nothing; Transformer-XL's projection of distances is the same for
+    all tokens of a batch and left out.
+    """
+    queries, keys = config.heads * config.head_dim, config.key_value_heads * config.head_dim
+    attention = 2 * config.width * (queries + keys)
+    matrices = 3 if config.activation in GATED else 2
+    feed_forward = matrices * config.width * config.feed_forward_width
+    narrow = config.embedding_width
+    ends = config.table_rows * (narrow or config.width) + 2 * config.width * (narrow or 0)
+    return config.layers * (attention + feed_forward) + ends
+
+
+def training_flops(config: DecoderConfig, length: int | None = None) -> int:
+    """FLOPs a token, forward and backward: 6 N + 12 L N_heads H T (Chowdhery 2022, appendix B).
+
+    The backward pass costs twice the forward one, 2 N (Kaplan 2020, table 1). Attention counts its
+    full square, though masks and windows leave half of it or less; recomputation is not counted.
+    """
+    length = config.max_length if length is None else length
+    attention = 12 * config.layers * config.heads * config.head_dim * length
+    return 6 * matmul_parameters(config) + attention
+
+
+def cache_bytes(config: DecoderConfig, length: int = 1, dtype: str = "bfloat16") -> int:
+    """Bytes of keys and values that `length` positions of one sequence leave in a decoding cache.
+
+    A window bounds it: a sequence never holds more positions than that.
+    """
+    held = min(length, config.window) if config.window else length
+    a_layer = 2 * config.key_value_heads * config.head_dim * jnp.dtype(dtype).itemsize
+    return held * config.layers * a_layer
 
 
 def example_inputs() -> tuple[Array, ...]:
@@ -207,3 +229,6 @@ def example_inputs() -> tuple[Array, ...]:
 
 
 CONFIG = DecoderConfig
+build = Decoder
+STACKS = {"decoder": "layers"}
+RULES = ((r"embedding_(in|out)/kernel$", ()),)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.models import need_vocabulary
 from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import Cache, Decoder, DecoderConfig
+from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
 from transformer_lab.ops.losses import TokenScores
 
 
@@ -76,16 +76,5 @@ def _to_the_end(tokens, mask):
     return jnp.take_along_axis(tokens, places % length, axis=1), places >= 0
 
 
-def build(config: DecoderSeq2SeqConfig) -> DecoderSeq2Seq:
-    """The module; `config.vocab_size` must be known by now."""
-    need_vocabulary(config.vocab_size)
-    return DecoderSeq2Seq(config)
-
-
-def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
-    ids = jnp.zeros((1, 2), jnp.int32)
-    return ids, ids == 0, ids
-
-
 CONFIG = DecoderSeq2SeqConfig
+build = DecoderSeq2Seq

@@ -1,6 +1,7 @@
 """The encoder-only Transformer (Devlin 2019) with its pre-training and fine-tuning heads."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -8,18 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, known, nearest
-from transformer_lab.layers.basic import Embedding, dense, norm
+from transformer_lab.layers.basic import dense, norm
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.embedding import Embedding, check_length, enter
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models import need_vocabulary
 from transformer_lab.models.base import Model
+from transformer_lab.models.decoder import example_inputs as example_inputs
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.visibility import Visible
-
-HEADS = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ class EncoderConfig(StackConfig):
     labels: int = 2  # of classes and tokens; 1 class is a regression
     head_dropout: float = 0.1  # before classes and tokens
 
+    HEADS: ClassVar = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
+
     def __post_init__(self):
         super().__post_init__()
-        known("model.head = ", self.head, HEADS)
+        known("model.head = ", self.head, self.HEADS)
         if self.head == "mlm_nsp" and not self.pooler:
             raise LabError('model.head = "mlm_nsp" needs model.pooler = True')
         if self.labels < 1 or self.types < 0:
@@ -123,21 +125,15 @@ class Encoder(Model):
 
     def _states(self, tokens, mask, types, keys):
         cfg = self.config
-        length = tokens.shape[1]
-        if length > cfg.max_length:
-            raise LabError(
-                f"a sequence of {length} tokens exceeds model.max_length = {cfg.max_length}"
-            )
-        x = self.embedding(tokens)
-        vectors = self.positions(jnp.arange(length)[None])
-        added = vectors if cfg.positions_every_layer else None
-        if vectors is not None and added is None:
-            x = x + vectors
-        if cfg.types:
-            x = x + self.type_embedding(jnp.zeros_like(tokens) if types is None else types)
-        if cfg.embedding_norm:
-            x = self.embedding_norm(x)
-        x = dropout(x, cfg.dropout, keys[0])
+        check_length(cfg, tokens.shape[1])
+        vectors = self.positions(jnp.arange(tokens.shape[1])[None])
+
+        def settled(x):
+            if cfg.types:
+                x = x + self.type_embedding(jnp.zeros_like(tokens) if types is None else types)
+            return self.embedding_norm(x) if cfg.embedding_norm else x
+
+        x, added = enter(cfg, self.embedding(tokens), vectors, settled, keys[0])
         return self.encoder(x, Visible(keys=mask), dropout_key=keys[1], added=added)
 
     def _mlm(self, states, places, labels):
@@ -148,15 +144,7 @@ class Encoder(Model):
         return self.embedding.logits(hidden, labels, self.mlm_bias)
 
 
-def build(config: EncoderConfig) -> Encoder:
-    """The module; `config.vocab_size` must be known by now."""
-    need_vocabulary(config.vocab_size)
-    return Encoder(config)
-
-
-def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
-    return (jnp.zeros((1, 2), jnp.int32),)
-
-
 CONFIG = EncoderConfig
+build = Encoder
+STACKS = {"encoder": "layers"}
+RULES = ((r"(pooler|mlm_transform|nsp|classifier)/kernel$", ()),)

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError
-from transformer_lab.layers.basic import Embedding, norm
+from transformer_lab.layers.basic import norm
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.embedding import Embedding, check_length, enter, scaled
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models import need_vocabulary
 from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import positions_within
-from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.visibility import Visible
 
@@ -157,11 +156,7 @@ class EncoderDecoder(Model):
 
         `index` counts the positions written; `layers` changes at each step; `memory` never does.
         """
-        if length > self.config.max_length:
-            raise LabError(
-                f"decoding {length} positions needs model.max_length >= {length}, "
-                f"it is {self.config.max_length}"
-            )
+        check_length(self.config, length)
         memory = self.encode(source, source_mask)
         return {
             "index": jnp.zeros((), jnp.int32),
@@ -184,25 +179,12 @@ class EncoderDecoder(Model):
 
     def _embed(self, ids, side, positions, key):
         cfg = self.config
-        if ids.shape[1] > cfg.max_length:
-            raise LabError(
-                f"a sequence of {ids.shape[1]} tokens exceeds model.max_length = {cfg.max_length}"
-            )
+        check_length(cfg, ids.shape[1])
         table = "target" if cfg.tie_source_target else side
         x = getattr(self, f"{table}_embedding")(ids)
-        if cfg.embedding_scale:
-            x = x * jnp.asarray(cfg.width**0.5, x.dtype)
-        vectors = getattr(self, f"{side}_positions")(positions)
-        x = x if vectors is None else x + vectors
-        if cfg.embedding_norm:
-            x = getattr(self, f"{side}_norm")(x)
-        return dropout(x, cfg.dropout, key)
-
-
-def build(config: EncoderDecoderConfig) -> EncoderDecoder:
-    """The module; `config.vocab_size` must be known by now."""
-    need_vocabulary(config.vocab_size)
-    return EncoderDecoder(config)
+        x = scaled(cfg, x) if cfg.embedding_scale else x
+        norm = getattr(self, f"{side}_norm") if cfg.embedding_norm else None
+        return enter(cfg, x, getattr(self, f"{side}_positions")(positions), norm, key)[0]
 
 
 def example_inputs() -> tuple[Array, ...]:
@@ -212,3 +194,5 @@ def example_inputs() -> tuple[Array, ...]:
 
 
 CONFIG = EncoderDecoderConfig
+build = EncoderDecoder
+STACKS = {"encoder": "layers", "decoder": "decoder_layers"}

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.layers.basic import Embedding
+from transformer_lab.layers.embedding import Embedding, check_length
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer_lab.models import need_vocabulary
 from transformer_lab.models.base import Model
+from transformer_lab.models.decoder import example_inputs as example_inputs
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.pooling import POOLINGS, pool
 
-HEADS = ("next", "classes", "tokens", "none")
 Cache = dict[str, Any]
 Keys = tuple[Key[Array, ""] | None, ...]
 
@@ -36,11 +35,11 @@ class RecurrentNetConfig(RecurrentConfig):
     tie_head: bool = False  # of next: the output head is the embedding
 
     types: ClassVar[int] = 0  # texts of a pair have no vectors of their own
-    mask: ClassVar[str] = "causal"
+    HEADS: ClassVar = ("next", "classes", "tokens", "none")
 
     def __post_init__(self):
         super().__post_init__()
-        for name, valid in (("head", HEADS), ("pooling", ("last", *POOLINGS))):
+        for name, valid in (("head", self.HEADS), ("pooling", ("last", *POOLINGS))):
             value = getattr(self, name)
             if value not in valid:
                 raise LabError(f'model.{name} = "{value}" is unknown{nearest(value, valid)}')
@@ -71,11 +70,7 @@ class _Net(Model):
     def run(self, tokens, mask=None, states=None, fresh=None, keys: Keys = (None,) * 3):
         """States [B, T, D], dropped out for the head, and the last states of each layer."""
         cfg = self.config
-        if tokens.shape[1] > cfg.max_length:
-            raise LabError(
-                f"a sequence of {tokens.shape[1]} tokens exceeds model.max_length = "
-                f"{cfg.max_length}"
-            )
+        check_length(cfg, tokens.shape[1])
         x = dropout(self.embedding(tokens), cfg.dropout, keys[0])
         x, states = self.encoder(x, mask, states, fresh, keys[1])
         return dropout(x, cfg.dropout, keys[2]), states
@@ -92,7 +87,6 @@ class RecurrentDecoder(_Net):
         tokens: Int[Array, "b t"],
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b t"] | None = None,
-        prefix: None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
         """All positions at once; given labels, their scores in the logits' stead."""
@@ -160,8 +154,7 @@ def keys_of(dropout_key: Key[Array, ""] | None) -> Keys:
 
 
 def build(config: RecurrentNetConfig) -> RecurrentDecoder | RecurrentEncoder:
-    """The module for the config's head; `config.vocab_size` must be known by now."""
-    need_vocabulary(config.vocab_size)
+    """The module for the config's head."""
     if config.head != "next":
         return RecurrentEncoder(config)
     if config.bidirectional:
@@ -169,9 +162,5 @@ def build(config: RecurrentNetConfig) -> RecurrentDecoder | RecurrentEncoder:
     return RecurrentDecoder(config)
 
 
-def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
-    return (jnp.zeros((1, 2), jnp.int32),)
-
-
 CONFIG = RecurrentNetConfig
+RULES = ((r"classifier/kernel$", ()),)

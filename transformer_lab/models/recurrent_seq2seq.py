@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.layers.alignment import KINDS, Alignment
-from transformer_lab.layers.basic import Dense, Embedding
+from transformer_lab.layers.basic import Dense
+from transformer_lab.layers.embedding import Embedding, check_length
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer_lab.models import need_vocabulary
 from transformer_lab.models.base import Model
 from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
 from transformer_lab.ops.dropout import dropout
@@ -211,18 +211,10 @@ class RecurrentSeq2Seq(Model):
         return jnp.tanh(self.readout(both)), weights
 
     def _embed(self, ids, table):
-        if ids.shape[1] > self.config.max_length:
-            raise LabError(
-                f"a sequence of {ids.shape[1]} tokens exceeds model.max_length = "
-                f"{self.config.max_length}"
-            )
+        check_length(self.config, ids.shape[1])
         return table(ids)
 
 
-def build(config: RecurrentSeq2SeqConfig) -> RecurrentSeq2Seq:
-    """The module; `config.vocab_size` must be known by now."""
-    need_vocabulary(config.vocab_size)
-    return RecurrentSeq2Seq(config)
-
-
 CONFIG = RecurrentSeq2SeqConfig
+build = RecurrentSeq2Seq
+RULES = ((r"(bridge|readout)/kernel$", ("fsdp",)),)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, known
 from transformer_lab.layers.basic import dense
-from transformer_lab.models import need_vocabulary
+from transformer_lab.models import cnn, decoder, vision
 from transformer_lab.models.base import Model
 from transformer_lab.models.cnn import CNN, CNNConfig
 from transformer_lab.models.decoder import Decoder, DecoderConfig
@@ -82,6 +82,11 @@ class TwoTowersConfig:
     @property
     def vocab_size(self) -> int | None:
         return self.text.vocab_size
+
+    @property
+    def dtype(self) -> str:
+        """Of the text tower's computation."""
+        return self.text.dtype
 
     @property
     def max_length(self) -> int:
@@ -171,15 +176,16 @@ class TwoTowers(Model):
         return normalize(self.text_projection(pooled).astype(jnp.float32))
 
 
-def build(config: TwoTowersConfig) -> TwoTowers:
-    """The module; `config.text.vocab_size` must be known by now."""
-    need_vocabulary(config.text.vocab_size, "model.text.vocab_size")
-    return TwoTowers(config)
-
-
 def example_inputs() -> tuple[Array, ...]:
     """Arguments of a smallest call, for `init` and for shapes."""
     return (jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 2), jnp.int32))
 
 
 CONFIG = TwoTowersConfig
+build = TwoTowers
+RULES = (
+    (r"(image|text)_projection/kernel$", ()),
+    *decoder.RULES,
+    *vision.RULES,
+    *cnn.RULES,
+)

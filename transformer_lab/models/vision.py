@@ -10,12 +10,12 @@ from jaxtyping import Array, Bool, Float, Key
 from transformer_lab.errors import LabError
 from transformer_lab.layers.basic import dense, norm
 from transformer_lab.layers.config import CHOICES, StackConfig
+from transformer_lab.layers.embedding import enter
 from transformer_lab.layers.pooling import AttentionPool
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models.base import Model
 from transformer_lab.ops.activations import ACTIVATIONS
-from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.patches import grid_sinusoids, patch_grid, resize_positions, to_patches
 
 OWN = {
@@ -156,12 +156,8 @@ class Vision(Model):
             first = jnp.stack(self.first).astype(x.dtype)
             x = jnp.concatenate([jnp.broadcast_to(first, (len(x), *first.shape)), x], axis=1)
         vectors = self._vectors(patch_grid(images.shape[1:3], cfg.patch_size))
-        added = vectors if cfg.positions_every_layer else None
-        if vectors is not None and added is None:
-            x = x + vectors
-        if cfg.embedding_norm:
-            x = self.embedding_norm(x)
-        x = dropout(x, cfg.dropout, keys[0])
+        norm = self.embedding_norm if cfg.embedding_norm else None
+        x, added = enter(cfg, x, vectors, norm, keys[0])
         return self.encoder(x, dropout_key=keys[1], added=added)
 
     def _vectors(self, grid):
@@ -176,14 +172,12 @@ class Vision(Model):
         return resize_positions(vectors[0], cfg.grid, grid, cfg.extra)[None]
 
 
-def build(config: VisionConfig) -> Vision:
-    """The module."""
-    return Vision(config)
-
-
 def example_inputs() -> tuple[Array, ...]:
     """Arguments for `init`, which takes the shapes from the config."""
     return (jnp.zeros((1, 1, 1, 1)),)
 
 
 CONFIG = VisionConfig
+build = Vision
+STACKS = {"encoder": "layers"}
+RULES = ((r"(patch_embedding|pre_logits|classifier)/kernel$|_token$", ()),)

@@ -10,8 +10,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_lab import models
 from transformer_lab.errors import LabError, fits, read_json, shown
-from transformer_lab.models.costs import training_flops
 from transformer_lab.sweeps.experiment import NAME
 from transformer_lab.sweeps.runner import SWEEP
 from transformer_lab.sweeps.states import FAILED, FINISHED, failure, state_of
@@ -162,10 +162,11 @@ def _result(name: str, directory: Path, scores: set[str]) -> Result:
 
 
 def _flops(config: dict[str, Any], vocab_size: int | None) -> dict[str, int]:
-    """Of training, a token: known of decoders that read rows of one length."""
+    """Of training, a token: of rows of one length and a family whose file says what it costs."""
     resolved = resolve(ConfigDict(config))
     length = getattr(resolved.sections.get("batch"), "length", None)
-    if resolved.model_kind != "decoder" or not (length and vocab_size):
+    training_flops = models.said(resolved.model, "training_flops")
+    if not (training_flops and length and vocab_size):
         return {}
     model = dataclasses.replace(resolved.model, vocab_size=vocab_size)
     return {"flops_per_token": training_flops(model, length)}

@@ -125,8 +125,9 @@ class LanguageModeling:
         return {**found, "bits_per_byte": (nats / math.log(2), batch["bytes"].sum())}
 
     def _metrics(self, params, batch, dropout_key):
-        inputs = batch["tokens"], dropout_key, batch.get("segments"), batch.get("prefix")
-        scores = self.model.apply({"params": params}, *inputs, labels=batch["targets"])
+        inputs = batch["tokens"], dropout_key, batch.get("segments")
+        more = {"prefix": batch["prefix"]} if self.model.reads_prefix else {}
+        scores = self.model.apply({"params": params}, *inputs, labels=batch["targets"], **more)
         return token_metrics(scores, batch["targets"], batch["mask"])
 
     # Data.
@@ -175,7 +176,7 @@ class LanguageModeling:
     @cached_property
     def _train(self) -> tuple[BatchPlan, Callable[..., HostBatch]]:
         """The order of the training rows, and what makes a batch of them."""
-        batch, prefix = self.sections["batch"], self.model_config.mask == "prefix"
+        batch, prefix = self.sections["batch"], self.model.reads_prefix
         how = self.config.layout, batch.length, batch.rows, self.seed, prefix
         marks = self.start_id, self.tokenizer.eos_id
         if self.shards:
@@ -202,7 +203,7 @@ class LanguageModeling:
         names = {"tokens": np.int32, "targets": np.int32, "mask": bool}
         if self.config.layout == "packed":
             names["segments"] = np.int32
-        if self.model_config.mask == "prefix":
+        if self.model.reads_prefix:
             names["prefix"] = bool
         return shapes_of(shape, **names)
 

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from transformer_lab import models
 from transformer_lab.errors import LabError
 from transformer_lab.ops.layout import ROW_AXES
 from transformer_lab.tasks.base import KnownBatch, stand_in
@@ -225,7 +226,8 @@ def _is_jaxpr(value: Any) -> bool:
 
 
 def _dtype(model: Any) -> str:
-    return getattr(model, "dtype", None) or _dtype(model.text)
+    """Of the computation; of towers that of the text's."""
+    return model.dtype if isinstance(model, models.Computed) else "float32"
 
 
 def _rates(devices: Sequence[Any]) -> Chip | None:

@@ -25,18 +25,15 @@ from transformer_lab.training.config import MeshConfig
 
 Rules = Sequence[tuple[str, P]]
 
-# Kernels are [in, out]: heads and hidden units lie on tensor, the other dimension on fsdp.
+# Of what `layers` makes; a family's own stand in its file. Kernels are [in, out]: heads and hidden
+# units lie on tensor, the other dimension on fsdp.
 RULES: Rules = (
     (r"_adapter/", P()),
-    (r"(image|text)_projection/kernel$", P()),
-    (r"(embedding_(in|out)|patch_embedding|pooler|pre_logits|hidden_\d)/kernel$", P()),
-    (r"(mlm_transform|nsp|classifier)/kernel$", P()),
-    (r"conv\w*/kernel$", P(None, None, None, "fsdp")),
-    (r"batch_stats/|(_token|probe|pool/positions)$", P()),
+    (r"batch_stats/|(probe|pool/positions)$", P()),
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),
-    (r"(_kernel|(bridge|readout)/kernel)$", P("fsdp")),  # recurrent: gates side by side
+    (r"_kernel$", P("fsdp")),  # recurrent: gates side by side
     (r"positions/embedding$", P()),
     # Split on both dimensions, a look-up would make XLA copy the whole table to every device.
     (r"embedding$", P(None, ("fsdp", "tensor"))),

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from transformer_lab.models import Vocabulary
 from transformer_lab.tasks.base import count_parameters
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.loop import final_scores
@@ -48,7 +49,7 @@ def write_results(
 
 def _vocab_size(task: Any) -> int | None:
     """With what the config left to the tokenizer, of a task whose model has a vocabulary."""
-    return getattr(getattr(task, "model_config", None), "vocab_size", None)
+    return task.model_config.vocab_size if isinstance(task.model_config, Vocabulary) else None
 
 
 def _validation(

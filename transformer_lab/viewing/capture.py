@@ -84,11 +84,11 @@ def decoder_weights(
     task: Any, params: Any, tokens: Int[Array, "b t"], prompt: int
 ) -> Float[np.ndarray, "b layers heads t t"]:
     """Of rows of tokens; a prefix model sees so many of each as the prompt."""
-    prefix = None
-    if task.model_config.mask == "prefix":
-        prefix = jnp.broadcast_to(jnp.arange(tokens.shape[1]) < prompt, tokens.shape)
+    given = {}
+    if task.model.reads_prefix:
+        given["prefix"] = jnp.broadcast_to(jnp.arange(tokens.shape[1]) < prompt, tokens.shape)
     call = lambda params, **more: task.model.apply(  # noqa: E731
-        {"params": params}, tokens, prefix=prefix, **more
+        {"params": params}, tokens, **given, **more
     )
     return stacked(captured(call, params)["decoder"])
 
