@@ -31,12 +31,11 @@ from transformer_lab.training.peers import refuse_differences, refuse_unshared
 from transformer_lab.training.places import place, refuse_impossible
 from transformer_lab.training.results import RESULTS, finish
 from transformer_lab.training.sources import (
-    Source,
-    open_source,
-    reopen_base,
+    show_differences,
+    source_of,
     take,
     take_frozen,
-    within,
+    with_model,
 )
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
@@ -45,11 +44,6 @@ from transformer_lab.training.writers import log, make_workdir
 
 CONFIG = "config.json"
 WEIGHS = r"(model|tokenizer|adapt)\."  # the settings that decide what a checkpoint's weights mean
-# Settings of a model that a run sets itself when it takes the others from --init_from.
-OWN = re.compile(
-    r"kind|head|labels|classes|.*dropout|drop_path|adapter_width|dtype|attention_implementation|"
-    r"scan_layers|remat"
-)
 
 
 def run(
@@ -130,9 +124,9 @@ class Run:
             if not training:
                 refuse_changes(self.previous, config.to_dict(), workdir, WEIGHS)
                 self.steps = self._scored(average or resolved.run.average, average)
-            self.source = _source(resolved, self.saved, init_from, init_into)
+            self.source = source_of(resolved, self.saved, init_from, init_into)
             if training and resolved.run.model_from_init:
-                self.config = _with_model(config, self.previous, self.source)
+                self.config = with_model(config, self.previous, self.source)
                 resolved = resolve(self.config)
             if training and self.previous is not None:
                 refuse_changes(self.previous, self.config.to_dict(), workdir)
@@ -162,7 +156,7 @@ class Run:
             refuse_too_large(trainer.step_state)
             if not source:
                 return trainer.init()
-            _show_differences(source.model, self.config.to_dict()["model"])
+            show_differences(source.model, self.config.to_dict()["model"])
             state, self.base = take(trainer, trainer.init(), source, pattern, self.into)
             return state
         if self.training:
@@ -229,55 +223,6 @@ def _content(task: Task) -> dict[str, str]:
     return {"the data's fingerprint": task.fingerprint(), **digests}
 
 
-def _source(resolved: Resolved, saved: Saved | None, init_from: str, into: str) -> Source | None:
-    """What a new run starts from; of a resumed one only what its checkpoints do not hold."""
-    if saved:
-        return reopen_base(saved.base, init_from) if saved.base else None
-    method = resolved.run.adapt.method
-    if method != "full" and not init_from:
-        raise LabError(
-            f'adapt.method = "{method}" adapts a trained model: say which by --init_from'
-        )
-    return within(open_source(init_from), into) if init_from else None
-
-
-def _with_model(
-    config: ConfigDict, previous: dict[str, Any] | None, source: Source | None
-) -> ConfigDict:
-    """The config with the model that the directory's run has, else that of what it starts from.
-
-    What is no size stays the config's own: head, dropout, adapters, how it is computed.
-    """
-    model = previous["model"] if previous else source.model if source else None
-    if model is None:
-        raise LabError("model_from_init = True takes the model of --init_from, which is missing")
-    if model.get("kind", config.model.kind) != config.model.kind:
-        raise LabError(
-            f'--init_from holds a model of kind "{model["kind"]}", config.model.kind is '
-            f'"{config.model.kind}"'
-        )
-    config = config.copy_and_resolve_references()
-    with config.unlocked():
-        config.model.update(_sizes(model, config.model))
-    return config
-
-
-def _sizes(model: dict[str, Any], section: ConfigDict) -> dict[str, Any]:
-    """Those of the section's settings, and of its parts', that a base decides."""
-    taken = {k: v for k, v in model.items() if k in section and not OWN.fullmatch(k)}
-    for key, part in taken.items():
-        if isinstance(section[key], ConfigDict):
-            taken[key] = _sizes(part if isinstance(part, dict) else vars(part), section[key])
-    return taken
-
-
-def _show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
-    base, model = flatten(base), flatten(model)
-    differing = [f"{k} = {v!r}" for k, v in base.items() if k in model and model[k] != v]
-    if differing:
-        log(f"init_from: its model has other settings than this one: {', '.join(differing)}")
-
-
 def mesh_to_use(resolved: Resolved) -> Mesh:
     """Where a run lies that is used and not trained: on the devices that there are, whatever it
     was trained on."""
@@ -333,12 +278,18 @@ def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored_config(workdir: Path) -> dict[str, Any]:
-    """The config of the run in a directory."""
+    """The config of the run in a directory, a list that JSON holds as the tuple that it was."""
     workdir = place(workdir)
     config = _read_config(workdir)
     if config is None:
         raise LabError(f"{workdir} holds no run (no {CONFIG}): train one with --workdir={workdir}")
-    return config
+    return _with_tuples(config)
+
+
+def _with_tuples(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _with_tuples(value) for key, value in values.items()}
+    return tuple(values) if isinstance(values, list) else values
 
 
 def _read_config(workdir: Path) -> dict[str, Any] | None:
