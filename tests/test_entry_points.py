@@ -5,10 +5,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import transformer_lab
+from tests.entry import ROOT, command
 from tests.tiny import tiny_config
 from transformer_lab import cli
 from transformer_lab.__main__ import COMMANDS
@@ -20,19 +24,12 @@ from transformer_lab.pretrained import check, hub
 from transformer_lab.sweeps import experiment
 from transformer_lab.training import runs
 
-ROOT = Path(__file__).parents[1]
 
-
-def command(module, *arguments, stdin="", **environment):
+def process(module, *arguments, **environment):
+    """A command in a process of its own."""
+    words = [sys.executable, "-m", "transformer_lab", module, *arguments]
     env = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "transformer_lab", module, *arguments],
-        cwd=ROOT,
-        env=env,
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        timeout=300,
-    )
+    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +147,10 @@ def test_training_and_evaluation_run_without_the_optional_packages(tmp_path):
         (package / "__init__.py").write_text("raise ImportError('hidden')", encoding="utf-8")
     small = ["--config.steps=2", "--config.tensorboard=True", "--config.mesh.data=-1"]
     run = f"--workdir={tmp_path / 'run'}"
-    done = command("train", SMOKE, run, *small, PYTHONPATH=str(hidden))
+    done = process("train", SMOKE, run, *small, PYTHONPATH=str(hidden))
     assert done.returncode == 0, done.stderr.decode()
     assert "no TensorBoard events" in done.stderr.decode()
-    done = command("evaluate", run, PYTHONPATH=str(hidden))
+    done = process("evaluate", run, PYTHONPATH=str(hidden))
     assert done.returncode == 0 and json.loads(done.stdout)["num_examples"] == 100
 
 
@@ -206,6 +203,36 @@ def test_standard_input_that_is_closed_or_cannot_be_read_is_one_line(monkeypatch
         monkeypatch.setattr(sys, "stdin", file)
         with pytest.raises(LabError, match="standard input cannot be read: .*not readable"):
             list(cli.input_lines())
+
+
+def test_a_run_is_opened_in_python(workdir):
+    run = transformer_lab.open_run(workdir, {"decode.beam_size": 2})
+    beams = command(
+        "translate", f"--workdir={workdir}", "moon river", "--config.decode.beam_size=2"
+    )
+    assert run.translate("moon river") == beams.stdout.decode().rstrip("\n")
+    assert run.translate(["moon", "moon river"])[1] == run.translate("moon river")
+    logits = run.logits("big moon", "moon big")
+    ids = run.task.encode("moon big")
+    batch = {"source": jnp.array([run.task.encode("big moon")]), "target": jnp.array([ids])}
+    masks = {f"{name}_mask": jnp.ones(x.shape, bool) for name, x in batch.items()}
+    nats, count = run.task.metrics(run.params, batch | masks)["nll"]
+    chances = np.take_along_axis(jax.nn.log_softmax(logits), np.array(ids)[:, None], 1)
+    assert logits.shape == (len(ids), run.task.model_config.vocab_size) and count == len(ids)
+    np.testing.assert_allclose(-chances.sum(), nats, rtol=1e-5)
+    for call in (run.generate, run.predict, run.encode):
+        with pytest.raises(LabError, match="a run of translation does not "):
+            call("a")
+    with pytest.raises(LabError, match="config.decode.beams is not a key"):
+        transformer_lab.open_run(workdir, {"decode.beams": 2})
+
+
+def test_importing_the_package_alone_loads_next_to_nothing():
+    code = "import sys, transformer_lab; print({'jax', 'flax', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+    with pytest.raises(AttributeError, match="open_rum"):
+        transformer_lab.open_rum  # noqa: B018
 
 
 def test_translate_ends_with_the_error_that_reading_a_line_raises():

@@ -4,12 +4,14 @@ import json
 import math
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+import transformer_lab
+from tests.entry import command
 from tests.tasks.test_language_modeling import tiny_model
-from tests.test_entry_points import command
 from transformer_lab.training import runs
 
 DOCUMENT = "né {} 👩‍🚀 où ü{}?"
@@ -75,6 +77,23 @@ def test_a_file_of_prompts_gives_each_its_text_and_log_probabilities(workdir, op
             assert (row["text"], row["ended"]) == (task.tokenizer.decode(one.ids), one.ended)
             assert row["tokens"] == [task.tokenizer.piece(i) for i in one.ids]
             np.testing.assert_allclose(row["log_probs"], one.log_probs, atol=1e-5)
+
+
+def test_the_opened_run_gives_the_texts_of_the_command_and_its_own_logits(workdir, opened):
+    run = transformer_lab.open_run(workdir, {"decode.temperature": 1.0})
+    sampled = "--prompts=-", "--num_samples=2", "--seed=5", "--config.decode.temperature=1.0"
+    out = output(workdir, *sampled, stdin="né\nü7\n")
+    texts = run.generate(["né", "ü7"], samples=2, seed=5)
+    assert out == "".join(
+        f"{p}{text}\n" for p, some in zip(["né", "ü7"], texts, strict=True) for text in some
+    )
+    assert run.generate("né", 2, 5) == texts[0]
+    logits = run.logits("ü7 👩")
+    ids = run.task.prompt_ids("ü7 👩")
+    chances = np.take_along_axis(jax.nn.log_softmax(logits)[:-1], np.array(ids)[1:, None], 1)
+    ((nats, tokens),) = run.task.score_texts(run.params, ["ü7 👩"], run.place)
+    assert tokens == len(ids) - 1
+    np.testing.assert_allclose(-chances.sum(), nats, rtol=1e-5)
 
 
 def test_scores_are_the_tasks_for_each_line_in_order(workdir, opened):

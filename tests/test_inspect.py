@@ -1,29 +1,24 @@
 """The printed tables: a row for each preset, and the figures that were asked for."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tests.entry import command
 from transformer_lab import cli
 from transformer_lab.commands import inspect
 from transformer_lab.errors import LabError
 from transformer_lab.models import decoder
 from transformer_lab.models.presets import TABLES
 
-ROOT = Path(__file__).parents[1]
-
 
 def printed(*arguments):
     """The printed rows by their first cell."""
-    command = [sys.executable, "-m", "transformer_lab", "inspect", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
+    done = command("inspect", *arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    rows = [line.split("│")[1:-1] for line in done.stdout.decode().splitlines() if "│" in line]
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if row[0].strip()}
 
 
@@ -116,8 +111,7 @@ def get_config(arg=""):
 def compiled(tmp_path, *arguments):
     path = tmp_path / "tiny.py"
     path.write_text(CONFIG)
-    command = [sys.executable, "-m", "transformer_lab", "inspect", "--compile", f"--config={path}"]
-    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
+    return command("inspect", "--compile", f"--config={path}", *arguments)
 
 
 def test_a_compiled_step_is_one_line_of_json(tmp_path):
@@ -148,10 +142,10 @@ def test_a_compiled_step_is_one_line_of_json(tmp_path):
         (["--topology=cpu:no"], "write the number of devices"),
         (["--topology=v5e"], "write v5e:8x8"),
         (["--topology=cpu:4", "--chip=v9"], '--chip="v9" is unknown'),
-        (["--topology=cpu:32"], "not divided by"),
+        (["--topology=cpu:8", "--config.batch.rows=12"], "not divided by"),
     ],
 )
 def test_what_cannot_be_compiled_is_one_line(arguments, words, tmp_path):
     done = compiled(tmp_path, *arguments)
-    assert done.returncode == 2 and words in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.returncode == 2 and words in done.stderr.decode()
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr.decode()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from transformer_lab.training import runs
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.runs import build_task
 from transformer_lab.training.trainer import Trainer
 
 
@@ -46,7 +46,7 @@ def make_trainer(config: ConfigDict, devices: int = 8) -> Trainer:
     """Task, steps and mesh of a config, on the first so many devices."""
     resolved = resolve(config)
     mesh = make_mesh(resolved.run.mesh, devices)
-    return Trainer(resolved.run, runs.build_task(resolved, None, mesh), mesh)
+    return Trainer(resolved.run, build_task(resolved, None, mesh), mesh)
 
 
 def read_metrics(workdir: Path) -> list[dict]:

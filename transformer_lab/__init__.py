@@ -1,1 +1,14 @@
 """Train, change, compare and scale transformers in JAX and Flax."""
+
+from typing import Any
+
+__all__ = ["open_run"]
+
+
+def __getattr__(name: str) -> Any:
+    """`open_run`, which loads JAX and the rooms only when it is asked for."""
+    if name != "open_run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformer_lab.opened import open_run
+
+    return open_run

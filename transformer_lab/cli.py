@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -101,7 +101,8 @@ def declare(command: ModuleType) -> list[str]:
     names."""
     for name in list(flags.FLAGS):
         module = str(flags.FLAGS.find_module_defining_flag(name))
-        if name not in COMMON and module.startswith(("transformer_lab", "ml_collections")):
+        ours = module.startswith(("transformer_lab", "ml_collections")) or name[:7] == "config."
+        if ours and name not in COMMON:
             delattr(flags.FLAGS, name)
     before = set(flags.FLAGS)
     command.define()
@@ -136,7 +137,13 @@ def run_flags(*more: str) -> None:
     if "init_from" in more:
         text = "Where an adapted run's base lies now, if it was moved."
         flags.DEFINE_string("init_from", "", text)
-    workdir_config(runs.stored_config)
+    if HELP & set(sys.argv):
+        flags.DEFINE_string("config", None, "--config.KEY=VALUE changes a key of the run's config.")
+        return
+    if not (workdir := _flag_value("workdir")):
+        raise LabError("--workdir=DIR is missing: the directory of a trained run")
+    config = ConfigDict(runs.stored_config(place(workdir)))
+    config_flags.DEFINE_config_dict("config", config, lock_config=True)
 
 
 def config_file() -> None:
@@ -145,24 +152,6 @@ def config_file() -> None:
         check_file(path)
     text = "The run's config FILE, or FILE:ARGUMENT; --config.KEY=VALUE changes any key of it."
     config_flags.DEFINE_config_file("config", None, text, lock_config=True)
-
-
-def workdir_config(read: Callable[[Path], dict]) -> None:
-    """Declares --config.KEY=VALUE over the config that lies in --workdir."""
-    if HELP & set(sys.argv):
-        flags.DEFINE_string("config", None, "--config.KEY=VALUE changes a key of the run's config.")
-        return
-    if not (workdir := _flag_value("workdir")):
-        raise LabError("--workdir=DIR is missing: the directory of a trained run")
-    config = ConfigDict(_with_tuples(read(place(workdir))))
-    config_flags.DEFINE_config_dict("config", config, lock_config=True)
-
-
-def _with_tuples(values):
-    """JSON holds tuples as lists, which no flag can override."""
-    if isinstance(values, dict):
-        return {key: _with_tuples(value) for key, value in values.items()}
-    return tuple(values) if isinstance(values, list) else values
 
 
 def get_config() -> ConfigDict:

@@ -13,6 +13,7 @@ from tests.tiny import make_trainer, read_metrics, tiny_config
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs, sources
 from transformer_lab.training.checkpoint import Checkpoints
+from transformer_lab.training.mesh import make_mesh
 
 RATES = ("examples_per_second", "steps_per_second", "tokens_per_second")
 VOLATILE = (*RATES, "data_seconds", "goodput")
@@ -171,24 +172,30 @@ def test_data_may_move_between_stops_but_not_change(tmp_path):
     assert train(moved, 4) == str(moved)  # what was refused has left nothing behind
 
 
-@pytest.mark.parametrize("tokens_per_batch", [144, 320, 4000])
-def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batch):
-    config = tiny_config(**{"batch.tokens_per_batch": tokens_per_batch, "mesh.data": 1})
-    trainer = make_trainer(config, 1)
-    params = trainer.init().params
-    values = trainer.evaluate(params, "validation")
-    pairs = trainer.task.pairs.validation
-    total = weight = 0.0
-    for source, target in pairs:  # one sentence at a time
+@pytest.fixture(scope="module")
+def one_by_one():
+    """Nats and target tokens of the validation split, one sentence at a time."""
+    trainer = make_trainer(tiny_config(), 1)
+    params, total, weight = trainer.init().params, 0.0, 0.0
+    metrics = jax.jit(trainer.task.metrics)
+    for pair in trainer.task.pairs.validation:
         batch = {}
-        for name, sentence in (("source", source), ("target", target)):
+        for name, sentence in zip(("source", "target"), pair, strict=True):
             ids = np.array([trainer.task.encode(sentence)], np.int32)
             batch[name], batch[f"{name}_mask"] = ids, np.ones(ids.shape, bool)
-        loss, count = trainer.task.metrics(params, trainer.place(batch))["nll"]
+        loss, count = metrics(params, trainer.place(batch))["nll"]
         total, weight = total + float(loss), weight + float(count)
-    assert len(pairs) == 10
-    np.testing.assert_allclose(values["loss"], total / weight, rtol=1e-5)
-    np.testing.assert_allclose(values["perplexity"], np.exp(total / weight), rtol=1e-5)
+    return total / weight
+
+
+@pytest.mark.parametrize("tokens_per_batch", [144, 320, 4000])
+def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batch, one_by_one):
+    trainer = make_trainer(tiny_config(**{"batch.tokens_per_batch": tokens_per_batch}), 1)
+    params = trainer.init().params
+    values = trainer.evaluate(params, "validation")
+    assert len(trainer.task.pairs.validation) == 10
+    np.testing.assert_allclose(values["loss"], one_by_one, rtol=1e-5)
+    np.testing.assert_allclose(values["perplexity"], np.exp(one_by_one), rtol=1e-5)
     scores = trainer.task.score(params, "validation", trainer.place, True)
     assert scores.values["num_examples"] == 10
 
@@ -206,7 +213,8 @@ def test_accuracy_of_ten_examples_in_batches_of_four_is_that_of_ten():
     assert trainer.evaluate(None, "test")["accuracy"] == 0.8
 
 
-def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path):
+def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "make_mesh", lambda config: make_mesh(config, 1))
     rows = [f"word{i} more{i}\tmot{i} plus{i}" for i in range(8)]
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.tsv").write_text("\n".join(rows), encoding="utf-8")

@@ -6,8 +6,8 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
+from tests.entry import command
 from tests.tasks.test_image_classification import config_of as images_config
-from tests.test_entry_points import command
 from tests.tiny import tiny_config
 from tests.viewing.test_page import decoded, embedded
 from transformer_lab.training import runs

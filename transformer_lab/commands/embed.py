@@ -20,10 +20,10 @@ from ml_collections import ConfigDict
 from transformer_lab import cli, pretrained
 from transformer_lab.commands.import_hf import read_tokenizer
 from transformer_lab.errors import LabError
+from transformer_lab.opened import embedding_task
 from transformer_lab.ops.pooling import POOLINGS
-from transformer_lab.tasks import objective
 from transformer_lab.training import places, runs
-from transformer_lab.training.config import MeshConfig, default_config, resolve
+from transformer_lab.training.config import MeshConfig
 from transformer_lab.training.mesh import make_mesh, placer
 from transformer_lab.training.writers import log
 
@@ -85,14 +85,9 @@ def of_word(task, params, lines: list[str], place) -> np.ndarray:
     return vectors
 
 
-def embedding_task(model, assets: dict[str, bytes]):
-    """The sentence-embedding task over a model that was trained for anything."""
-    config = default_config(model="encoder", task="sentence_embedding")
-    config.task.update(pooling=flags.FLAGS.pooling, normalize=flags.FLAGS.normalize)
-    config.batch.max_length = model.max_length
-    resolved = resolve(config)
-    build = objective("sentence_embedding").build
-    return build("encoder", model, resolved.sections, assets=assets)
+def pooled() -> tuple[str, bool]:
+    """--pooling and --normalize."""
+    return flags.FLAGS.pooling, flags.FLAGS.normalize
 
 
 def from_hf(directory: str):
@@ -103,7 +98,7 @@ def from_hf(directory: str):
     if model.kind != "encoder":
         raise LabError(f"--source=hf:{directory}: a {model.model_type} model is no encoder")
     assets = read_tokenizer(model, Path(directory)).to_files()
-    task = embedding_task(model.config, assets)
+    task = embedding_task(model.config, assets, *pooled())
     return task, model.params, placer(make_mesh(MeshConfig(data=1), 1))
 
 
@@ -114,5 +109,5 @@ def from_run(directory: str):
     if config.model.kind != "encoder":
         raise LabError(f"--source={directory}: a run of {config.model.kind}, not of an encoder")
     trainer, params = runs.open_run(config, path)
-    task = embedding_task(trainer.task.model_config, trainer.task.assets())
+    task = embedding_task(trainer.task.model_config, trainer.task.assets(), *pooled())
     return task, params, trainer.place

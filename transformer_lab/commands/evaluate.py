@@ -15,6 +15,7 @@ from transformer_lab import cli
 from transformer_lab.errors import known
 from transformer_lab.training import runs
 from transformer_lab.training.loop import final_scores
+from transformer_lab.training.results import write_files
 
 SPLITS = ("train", "validation", "test")
 
@@ -31,5 +32,5 @@ def main(_: list[str]) -> None:
         cli.get_config(), cli.get_workdir(), args.average, args.init_from
     )
     values, scores = final_scores(trainer, params, args.split)
-    runs.write_files(scores, cli.get_workdir())
+    write_files(scores, cli.get_workdir())
     print(json.dumps({**values, **scores.notes}))

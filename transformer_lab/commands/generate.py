@@ -12,14 +12,13 @@ text_to_text answers instead: `--prompt="summarize: ..."`.
 import json
 import math
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.data.user_files import lines
 from transformer_lab.errors import LabError, check_file
-from transformer_lab.text.stream import TextStream
+from transformer_lab.text.stream import TextStream, dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
 from transformer_lab.training.writers import log
@@ -98,12 +97,6 @@ def generator_of(trainer):
     generator = trainer.task.generator(trainer.place)
     generator.shrinks = "config.decode.max_new_tokens" not in flags.FLAGS
     return generator
-
-
-def dropped_blank(tokenizer, prompt: str, ids: Sequence[int]) -> str:
-    """The blank at a prompt's end that its ids lack, and that a continuation would repeat."""
-    kept = not prompt.endswith(" ") or tokenizer.decode(ids).endswith(" ")
-    return "" if kept else " "
 
 
 class Shown:

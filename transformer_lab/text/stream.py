@@ -20,6 +20,12 @@ def continuation(tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]
     return whole[len(head) :] if whole.startswith(head) else tokenizer.decode(ids)
 
 
+def dropped_blank(tokenizer: Tokenizer, prompt: str, ids: Sequence[int]) -> str:
+    """The blank at a prompt's end that its ids lack, and that a continuation would repeat."""
+    kept = not prompt.endswith(" ") or tokenizer.decode(ids).endswith(" ")
+    return "" if kept else " "
+
+
 class TextStream:
     """An incremental `decode`: all pushes and `finish`, joined, are the text of all tokens.
 

@@ -1,4 +1,4 @@
-"""What a finished run leaves in one file, results.json, for the tables that compare runs."""
+"""The end of a run: its test scores, and results.json for the tables that compare runs."""
 
 import json
 import statistics
@@ -8,14 +8,43 @@ from typing import Any
 import jax
 
 from transformer_lab.models import Vocabulary
-from transformer_lab.tasks.base import count_parameters
+from transformer_lab.tasks.base import Scores, count_parameters
 from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.loop import final_scores
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
-from transformer_lab.training.writers import plain, read_metrics
+from transformer_lab.training.writers import MetricWriter, log, plain, read_metrics, show_samples
 
 RESULTS = "results.json"
+
+
+def finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
+    """Scores the test split with the mean of the last checkpoints, as the config says."""
+    count = trainer.config.average
+    steps = checkpoints.scored(count)
+    if steps and (count > 1 or steps[-1] != int(state.step)):
+        what = "mean of the checkpoints of steps" if count > 1 else "best checkpoint, of step"
+        log(f"scores the {what} {', '.join(map(str, steps))}")
+        mean = checkpoints.average_params(steps, trainer.state_shardings.params)
+        state = state.replace(params=mean, average={})
+    values, scores = final_scores(trainer, trainer.whole(state), "test")
+    step = int(state.step)
+    writer = MetricWriter(workdir, step, trainer.config.tensorboard, "test/")
+    found = {**values, **scores.notes}
+    writer.write(step, {f"test/{name}": value for name, value in found.items()})
+    writer.close()
+    write_results(trainer, state, workdir, checkpoints, values)
+    write_files(scores, workdir)
+    show_samples(scores.samples)
+    shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+    log(f"step {step} test: {shown}  {' '.join(scores.notes.values())}")
+
+
+def write_files(scores: Scores, workdir: Path) -> None:
+    """What belongs to the scores, into the run's directory."""
+    for name, content in scores.files.items() if jax.process_index() == 0 else ():
+        write_atomically(workdir / name, content)
+        log(f"wrote {workdir / name}")
 
 
 def write_results(

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, learned
 from transformer_lab.training import places
-from transformer_lab.training.checkpoint import Checkpoints
+from transformer_lab.training.checkpoint import Checkpoints, Saved
+from transformer_lab.training.config import Resolved, flatten
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
@@ -25,6 +27,12 @@ from transformer_lab.training.writers import log
 HF = "hf:"
 TEXT_FILES = {".json", ".model", ".spm", ".txt"}  # a tokenizer's, among a directory's others
 OTHERS = re.compile(r"config\.json|generation_config\.json|.*\.index\.json")
+
+# Settings of a model that a run sets itself when it takes the others from --init_from.
+OWN = re.compile(
+    r"kind|head|labels|classes|.*dropout|drop_path|adapter_width|dtype|attention_implementation|"
+    r"scan_layers|remat"
+)
 
 
 class Source(NamedTuple):
@@ -102,6 +110,56 @@ def reopen_base(base: dict[str, Any], place: str = "") -> Source:
             f"the base of this adapted run cannot be read, say where it lies with --init_from "
             f"({error})"
         ) from error
+
+
+def source_of(resolved: Resolved, saved: Saved | None, init_from: str, into: str) -> Source | None:
+    """What a new run starts from; of a resumed one only what its checkpoints do not hold."""
+    if saved:
+        return reopen_base(saved.base, init_from) if saved.base else None
+    method = resolved.run.adapt.method
+    if method != "full" and not init_from:
+        raise LabError(
+            f'adapt.method = "{method}" adapts a trained model: say which by --init_from'
+        )
+    return within(open_source(init_from), into) if init_from else None
+
+
+def with_model(
+    config: ConfigDict, previous: dict[str, Any] | None, source: Source | None
+) -> ConfigDict:
+    """The config with the model that the directory's run has, else that of what it starts from.
+
+    What is no size stays the config's own: head, dropout, adapters, how it is computed.
+    """
+    model = previous["model"] if previous else source.model if source else None
+    if model is None:
+        raise LabError("model_from_init = True takes the model of --init_from, which is missing")
+    if model.get("kind", config.model.kind) != config.model.kind:
+        raise LabError(
+            f'--init_from holds a model of kind "{model["kind"]}", config.model.kind is '
+            f'"{config.model.kind}"'
+        )
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        config.model.update(_sizes(model, config.model))
+    return config
+
+
+def _sizes(model: dict[str, Any], section: ConfigDict) -> dict[str, Any]:
+    """Those of the section's settings, and of its parts', that a base decides."""
+    taken = {k: v for k, v in model.items() if k in section and not OWN.fullmatch(k)}
+    for key, part in taken.items():
+        if isinstance(section[key], ConfigDict):
+            taken[key] = _sizes(part if isinstance(part, dict) else vars(part), section[key])
+    return taken
+
+
+def show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
+    """Logs the settings that both models have with different values."""
+    base, model = flatten(base), flatten(model)
+    differing = [f"{k} = {v!r}" for k, v in base.items() if k in model and model[k] != v]
+    if differing:
+        log(f"init_from: its model has other settings than this one: {', '.join(differing)}")
 
 
 def take(

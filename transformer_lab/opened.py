@@ -1,0 +1,142 @@
+"""A trained run for Python: `transformer_lab.open_run("runs/gpt").generate("The jury said")`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from ml_collections import ConfigDict
+
+from transformer_lab.errors import LabError
+from transformer_lab.tasks import objective
+from transformer_lab.text.stream import dropped_blank
+from transformer_lab.text.tokenizer import clean
+from transformer_lab.training import runs
+from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.places import place
+
+
+class OpenedRun:
+    """A run's parameters on the devices that there are, and what its task can do with them.
+
+    A method that the task has no means for raises LabError, which says what the run is of. `task`,
+    `params` (of the whole model) and `place` (a host batch onto the devices) serve for all else.
+    """
+
+    def __init__(
+        self,
+        workdir: str | Path,
+        changes: Mapping[str, Any] | None = None,
+        average: int = 0,
+        init_from: str = "",
+    ):
+        """Opens the run; see `open_run`."""
+        self.workdir = place(workdir)
+        self.config = ConfigDict(runs.stored_config(self.workdir))
+        self.config.update_from_flattened_dict(dict(changes or {}))
+        trainer, self.params = runs.open_run(self.config, self.workdir, average, init_from)
+        self.task, self.place = trainer.task, trainer.place
+
+    def logits(self, text: str, target: str | None = None) -> Float[np.ndarray, "t v"]:
+        """The scores of what comes after each token; softmax makes probabilities of a row.
+
+        Of a language model after each token that it reads of the text; of a model from sequence to
+        sequence before each token of the target, the end token last.
+        """
+        task = self.task
+        if hasattr(task, "prompt_ids") and target is None:
+            inputs = [task.prompt_ids(text)]
+        elif hasattr(task, "translate") and target is not None:
+            source, ids = task.encode(text), task.encode(target)
+            inputs = [source, [1] * len(source), [task.tokenizer.bos_id, *ids[:-1]]]
+        else:
+            raise self._refusal("give logits of a text, or of a text and a target, which")
+        rows = [jnp.asarray([ids], jnp.int32) for ids in inputs]
+        rows[1:2] = [mask != 0 for mask in rows[1:2]]
+        run = jax.jit(lambda params: task.model.apply({"params": params}, *rows))
+        return np.asarray(run(self.params)[0], np.float32)
+
+    def generate(
+        self, prompts: str | Sequence[str], samples: int = 1, seed: int = 0
+    ) -> list[str] | list[list[str]]:
+        """Continuations of a prompt, or those of each of several, without the prompt.
+
+        As many as `samples`, drawn if `decode.temperature` is above 0, or a beam search's `n_best`.
+        """
+        if not hasattr(self.task, "generator"):
+            raise self._refusal("continue a prompt")
+        task, several = self.task, [prompts] if isinstance(prompts, str) else list(prompts)
+        ids = [task.prompt_ids(clean(prompt)) for prompt in several]
+        generator = task.generator(self.place)
+        generator.shrinks = True  # a prompt may fill the context but for one token
+        found, texts = generator(self.params, ids, samples, seed, task.stops), []
+        for prompt, own, some in zip(several, ids, found, strict=True):
+            blank = dropped_blank(task.tokenizer, prompt, task.without_start(own))
+            texts.append([task.text_of(one, own).removeprefix(blank) for one in some])
+        return texts[0] if isinstance(prompts, str) else texts
+
+    def translate(self, texts: str | Sequence[str]) -> str | list[str]:
+        """The best output for a text, or for each of several."""
+        if not hasattr(self.task, "translate"):
+            raise self._refusal("translate")
+        several = [texts] if isinstance(texts, str) else list(texts)
+        decoder = self.task.decoder(self.place)
+        best = [found[0] for found in self.task.translate(decoder, self.params, several)]
+        return best[0] if isinstance(texts, str) else best
+
+    def predict(self, texts: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
+        """What the model says of a text, or of each of several: label, tags, answer or fillings.
+
+        A run on images takes their files in the place of texts.
+        """
+        if not hasattr(self.task, "predict"):
+            raise self._refusal("predict")
+        several = [texts] if isinstance(texts, str) else list(texts)
+        found = self.task.predict(self.params, several, self.place)
+        return found[0] if isinstance(texts, str) else found
+
+    def encode(
+        self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True
+    ) -> Float[np.ndarray, "n d"]:
+        """A vector of each text: of an encoder its states, pooled; of two towers the text's."""
+        if hasattr(self.task, "text_vectors"):
+            return np.asarray(self.task.text_vectors(self.params, texts, self.place))
+        if self.config.model.kind != "encoder":
+            raise self._refusal("encode texts")
+        model, assets = self.task.model_config, self.task.assets()
+        task = embedding_task(model, assets, pooling, normalize)
+        return task.embed(self.params, texts, self.place)
+
+    def _refusal(self, what: str) -> LabError:
+        return LabError(f"a run of {self.config.task.kind} does not {what}: {self.workdir}")
+
+
+def open_run(
+    workdir: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    average: int = 0,
+    init_from: str = "",
+) -> OpenedRun:
+    """Opens a trained run's directory.
+
+    Args:
+        changes: dotted keys of the config, such as {"decode.temperature": 0.8}.
+        average: how many checkpoints to average; 0: as the config says.
+        init_from: where an adapted run's base lies now, if it was moved.
+
+    Raises: LabError for a directory without a good checkpoint, or a change that it was not made of.
+    """
+    return OpenedRun(workdir, changes, average, init_from)
+
+
+def embedding_task(model: Any, assets: dict[str, bytes], pooling: str, normalize: bool) -> Any:
+    """The sentence-embedding task over an encoder that was trained for anything."""
+    config = default_config(model="encoder", task="sentence_embedding")
+    config.task.update(pooling=pooling, normalize=normalize)
+    config.batch.max_length = model.max_length
+    resolved = resolve(config)
+    build = objective("sentence_embedding").build
+    return build("encoder", model, resolved.sections, assets=assets)
