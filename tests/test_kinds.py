@@ -42,9 +42,10 @@ def test_a_family_in_another_folder_is_found_with_its_rules_and_named_where_one_
 
 def test_a_task_and_a_hugging_face_family_are_found_by_their_files(folder):
     (folder / "guessing.py").write_text("SECTIONS = {}\n")
-    (folder / "falcon.py").write_text('KIND = "decoder"\nreading = None\n')
+    record = "from transformer_lab.pretrained.gpt2 import FAMILY as gpt2\nFAMILY = gpt2\n"
+    (folder / "falcon.py").write_text(record)
     assert tasks.objective("guessing").SECTIONS == {}
-    assert pretrained.family("falcon").KIND == "decoder" and "falcon" in pretrained.families()
+    assert pretrained.family("falcon").kind == "decoder" and "falcon" in pretrained.families()
 
 
 def test_what_only_helps_a_kind_is_none():

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from tests.pretrained.fixtures import DIRECTORIES, load, same_trees
 from tests.pretrained.test_hf_decoder_runs import write_tokenizer
-from tests.pretrained.test_hf_encoders import ROOT, same_trees
 from transformer_lab import pretrained
 from transformer_lab.commands import import_hf
 from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.pretrained import encoders
 from transformer_lab.pretrained.hub import read_tensors
+from transformer_lab.pretrained.running import RUNNERS
 from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
 from transformer_lab.training.mesh import make_mesh
@@ -25,7 +25,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(
 
 def hub(name, path):
     """The fixture with a tokenizer beside it."""
-    path = shutil.copytree(ROOT / name, path)
+    path = shutil.copytree(DIRECTORIES[name], path)
     if name.startswith("roberta"):
         write_tokenizer(path, size=41)
     else:
@@ -67,7 +67,7 @@ def test_a_run_predicts_with_the_labels_of_the_directory_and_gives_it_back(tmp_p
     assert same_trees(jax.device_get(params), model.params)
     (found,) = trainer.task.predict(params, ["w3 w4 w5"], trainer.place)
     inputs = {"input_ids": np.array([[2, 8, 9, 10, 3]])}  # [CLS] w3 w4 w5 [SEP]
-    logits, _ = encoders.outputs(model.config, model.params, inputs)["logits"]
+    logits, _ = RUNNERS["encoder"].outputs(model.config, model.params, inputs)["logits"]
     chances = np.exp(logits[0]) / np.exp(logits[0]).sum()
     assert list(found["probabilities"]) == ["bad", "fair", "good"]
     np.testing.assert_allclose(list(found["probabilities"].values()), chances, atol=1e-5)
@@ -83,7 +83,7 @@ def test_a_run_predicts_with_the_labels_of_the_directory_and_gives_it_back(tmp_p
 
 def test_a_missing_tokenizer_is_refused(tmp_path):
     with pytest.raises(LabError, match=r"tokenizer.json missing \(or vocab.txt\)"):
-        import_hf.save_to_workdir(pretrained.load(ROOT / "bert"), ROOT / "bert", tmp_path / "run")
+        import_hf.save_to_workdir(load("bert"), DIRECTORIES["bert"], tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -96,7 +96,7 @@ def test_a_word_has_one_static_vector_and_another_in_each_line(tmp_path):
     found, static = trainer.task.embed_word(params, lines, word, trainer.place)
     for line, first, vector in zip(([8, 9, 10, 14], [12, 13, 9, 10]), (2, 3), found, strict=True):
         ids = np.array([[2, *line, 3]])  # between [CLS] and [SEP]
-        states, _ = encoders.outputs(model.config, model.params, {"input_ids": ids})[
+        states, _ = RUNNERS["encoder"].outputs(model.config, model.params, {"input_ids": ids})[
             "last_hidden_state"
         ]
         np.testing.assert_allclose(vector, states[0, first : first + 2].mean(axis=0), atol=1e-5)

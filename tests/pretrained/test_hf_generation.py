@@ -10,7 +10,6 @@ import pytest
 from transformer_lab import pretrained
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
-from transformer_lab.pretrained import marian
 from transformer_lab.pretrained.generation import (
     NO_TOKEN,
     SpecialIds,
@@ -18,6 +17,7 @@ from transformer_lab.pretrained.generation import (
     write_generation,
 )
 from transformer_lab.pretrained.hub import HubDirectory, read_directory
+from transformer_lab.pretrained.running import RUNNERS
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian_relu"
 TOKENS = {"pad_token_id": 9, "eos_token_id": 0, "decoder_start_token_id": 9}
@@ -41,8 +41,9 @@ def test_generations_equal_the_reference_token_for_token(name):
     config = model.config
     decode, special = read_generation(fixture_case(name), config.vocab_size, config.max_length)
     with np.load(FIXTURE / "expected.npz") as file:
-        inputs = {key: file[key] for key in marian.INPUTS}
-        tokens, scores = marian.generate(config, model.params, inputs, decode, special)
+        runner = RUNNERS["encoder_decoder"]
+        inputs = {key: file[key] for key in runner.inputs}
+        tokens, scores = runner.generate(config, model.params, inputs, decode, special)
         np.testing.assert_array_equal(tokens, file[name])
         if f"{name}_scores" in file:
             np.testing.assert_allclose(scores, file[f"{name}_scores"], atol=1e-4)

@@ -37,8 +37,8 @@ def test_their_formula_gives_the_merged_model(name, targets, tmp_path):
     export_lora(factors, model.config, tmp_path, name, 7 / 3, 0.1)
     settings = json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))
     tensors = load_file(tmp_path / "adapter_model.safetensors")
-    module = pretrained.family(name)
-    names, shapes = module.writing(model.config)[1], module.shapes(model.config)
+    record = pretrained.family(name)
+    names, shapes = record.writing(model.config)[1], record.shapes(model.config)
     weights = export_params(names, model.params, shapes)
     stems = {key.removesuffix(".lora_A.weight") for key in tensors if "lora_A" in key}
     assert len(tensors) == 2 * len(stems)

@@ -8,14 +8,14 @@ from absl import flags
 from absl.testing import flagsaver
 from ml_collections import ConfigDict
 
-from tests.pretrained.test_hf_encoder_decoders import FIXTURES
+from tests.pretrained.fixtures import DIRECTORIES
 from tests.text.test_t5_tokenizer import LINES, spiece
 from transformer_lab import cli, pretrained
 from transformer_lab.commands import import_hf
 from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.pretrained import t5
 from transformer_lab.pretrained.hub import read_tensors
+from transformer_lab.pretrained.running import RUNNERS
 from transformer_lab.training import runs
 
 
@@ -30,7 +30,7 @@ def run_import(source, workdir):
 def source(tmp_path_factory):
     """A fixture's weights (53 tokens, padding and start 0, end 1) with a tokenizer of 32."""
     path = tmp_path_factory.mktemp("hub") / "t5"
-    shutil.copytree(FIXTURES / "t5", path)
+    shutil.copytree(DIRECTORIES["t5"], path)
     (path / "spiece.model").write_bytes(spiece())
     (path / "tokenizer_config.json").write_text('{"extra_ids": 5}')
     return path
@@ -47,7 +47,9 @@ def test_a_run_of_it_translates_as_the_imported_model_does_and_exports_the_same(
     found = [h[0].ids for h in decoder({"params": params}, [task.encode(line) for line in LINES])]
     for line, ids in zip(LINES, found, strict=True):
         inputs = {"input_ids": np.array([task.encode(line)])}
-        tokens, _ = t5.generate(model.config, model.params, inputs, decoder.config, model.special)
+        tokens, _ = RUNNERS[model.kind].generate(
+            model.config, model.params, inputs, decoder.config, model.special
+        )
         want = tokens[0, 1:].tolist()
         assert ids == (want[: want.index(1)] if 1 in want else want)
         assert max(ids) < 32  # no piece stands in the table's other rows

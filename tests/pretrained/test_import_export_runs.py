@@ -15,16 +15,16 @@ import pytest
 import sentencepiece
 from absl import flags
 from absl.testing import flagsaver
-from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
+from tests.pretrained.fixtures import random_params
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab import cli, pretrained
 from transformer_lab.commands import import_hf
 from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
-from transformer_lab.pretrained import marian
 from transformer_lab.pretrained.hub import read_tensors
+from transformer_lab.pretrained.running import RUNNERS
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
 
@@ -92,13 +92,6 @@ def opened(workdir):
     return runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
 
 
-def random_params(config):
-    rng = np.random.default_rng(0)
-    shapes = marian.shapes(config).items()
-    leaves = {path: rng.normal(size=shape).astype(np.float32) for path, shape in shapes}
-    return unflatten_dict(leaves, sep="/")
-
-
 def refusal(call, *arguments):
     with pytest.raises(LabError) as error:
         call(*arguments)
@@ -131,7 +124,9 @@ def test_the_run_translates_as_the_model_does_without_data(model, opened):
     mask = (np.arange(32) < lengths).astype(np.int32)
     inputs = {"input_ids": np.stack(rows), "attention_mask": mask}
     special = model.special
-    tokens, _ = marian.generate(model.config, model.params, inputs, model.decode, special)
+    tokens, _ = RUNNERS[model.kind].generate(
+        model.config, model.params, inputs, model.decode, special
+    )
     for row, result in zip(tokens[:, 1:].tolist(), found, strict=True):
         direct = [token for token in row if token != special.pad]
         assert result == (direct[:-1] if direct[-1] == special.eos else direct)
@@ -183,7 +178,7 @@ def test_an_export_overwrites_no_tokenizer(opened, tmp_path):
 def test_a_run_of_ours_is_exported_without_its_tokenizer(tmp_path, capsys):
     changes = {"model.norm_epsilon": 1e-5, "model.positions": "sinusoidal_halves"}
     trainer = make_trainer(tiny_config(**changes), devices=1)
-    params = random_params(trainer.task.model_config)
+    params = random_params("marian", trainer.task.model_config)
     export_run("encoder_decoder", trainer.task, params, tmp_path / "out")
     assert "the tokenizer was not exported: its kind is word" in capsys.readouterr().err
     again = pretrained.load(tmp_path / "out")
@@ -200,7 +195,7 @@ def test_a_run_of_ours_is_exported_without_its_tokenizer(tmp_path, capsys):
 def test_a_run_that_has_no_place_there_is_one_line(tmp_path):
     task = make_trainer(tiny_config(), devices=1).task
     message = refusal(export_run, "encoder_decoder", task, {}, tmp_path / "out")
-    for name in ("Marian", "bart", "t5"):
+    for name in ("marian", "bart", "t5"):
         assert re.search(rf"model.\w+ = \S+ has no place in a {name} model", message)
     message = refusal(export_run, "cnn", task, {}, tmp_path / "out")
     assert message == 'model.kind = "cnn" has no Hugging Face layout here'

@@ -137,7 +137,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
     """Hugging Face's name of the wanted family, or of the first that can hold the model."""
-    found = [name for name in pretrained.families() if kind == pretrained.family(name).KIND]
+    found = [name for name in pretrained.families() if kind == pretrained.family(name).kind]
     if not found:
         raise LabError(f'model.kind = "{kind}" has no Hugging Face layout here')
     if wanted and wanted not in found:

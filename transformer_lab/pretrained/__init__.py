@@ -1,17 +1,12 @@
 """Models in and out of Hugging Face directories.
 
-A family is a module of this package, keyed by the `model_type` of its config.json. It has `KIND`
-(of `transformer_lab.models`), `reading(settings, tensors)` and `writing(config)`, which return the
-other side's config and the name map; `shapes(config)`, of the parameters by path; and for checks
-`INPUTS`, `outputs(config, params, inputs)` and `generate(config, params, inputs, decode, special)`.
-Encoders and image models generate nothing; they have `PAD`, and `writing` asks for the padding
-token too.
+A family is a file of this package, called as the `model_type` of its config.json, with a `FAMILY`:
+see `core.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from flax.traverse_util import flatten_dict
@@ -20,20 +15,20 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError, fits
 from transformer_lab.kinds import kind as kind_of
 from transformer_lab.kinds import kinds
-from transformer_lab.pretrained.encoder_settings import (
-    LABELLED,
-    label_names,
-    label_settings,
+from transformer_lab.pretrained.core import LABELLED, Family, label_names, label_settings
+from transformer_lab.pretrained.generation import (
+    SpecialIds,
+    read_generation,
     special_ids,
+    write_generation,
 )
-from transformer_lab.pretrained.generation import SpecialIds, read_generation, write_generation
 from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directory
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
+from transformer_lab.pretrained.running import RUNNERS
 
-MARK = "(def )?reading"  # what every family's file says
+MARK = "FAMILY"  # what every family's file says
 LISTED = {"architectures": list[str], "id2label": dict[str, str | int]}
-SILENT = ("encoder", "vision", "two_towers")  # kinds that generate nothing
 
 
 @dataclass(frozen=True)
@@ -55,9 +50,9 @@ def families() -> list[str]:
     return kinds(__name__, MARK)
 
 
-def family(model_type: str) -> ModuleType:
-    """The module of a `model_type`."""
-    return kind_of(__name__, MARK, "model_type", model_type)
+def family(model_type: str) -> Family:
+    """The record of a `model_type`."""
+    return kind_of(__name__, MARK, "model_type", model_type).FAMILY
 
 
 def load(directory: str | Path) -> Pretrained:
@@ -66,29 +61,28 @@ def load(directory: str | Path) -> Pretrained:
     model_type = found.config.get("model_type")
     if not isinstance(model_type, str):
         raise LabError(f'{found.path / CONFIG}: "model_type" is missing')
-    module = family(model_type)
+    record = family(model_type)
     tensors, prefix = without_wrappers(found.tensors)
     settings = Settings(found.config, str(found.path / CONFIG), tensors)
     for name, hint in LISTED.items():
         if not fits(found.config.get(name), hint | None):
             raise settings.error(name, f"it must be {hint}")
     settings.integer("num_labels", None)
-    config, names = module.reading(settings, tensors)
-    params = import_params(names, tensors, module.shapes(config), str(found.path))
+    config, names = record.reading(settings, tensors)
+    params = import_params(names, tensors, record.shapes(config), str(found.path))
     notes = [*settings.notes]
     if prefix:
         notes.append(f'{found.path}: "{prefix}" was taken off the names of all tensors')
-    if module.KIND in SILENT:
-        head = getattr(config, "head", "none")
-        labels = label_names(found.config) if head in LABELLED else ()
-        special = special_ids(found.config, module.PAD)
-        more = None, special, tuple(labels), tuple(notes)
-        return Pretrained(model_type, module.KIND, config, params, *more)
-    alone = module.KIND == "decoder"
-    sizes = config.vocab_size, config.max_length
-    decode, special = read_generation(found, *sizes, alone, notes)
-    more = decode, special, (), tuple(notes)
-    return Pretrained(model_type, module.KIND, config, params, *more)
+    decode, labels = None, []
+    if RUNNERS[record.kind].generate:
+        alone = record.kind == "decoder"
+        decode, special = read_generation(found, config.vocab_size, config.max_length, alone, notes)
+    else:
+        special = special_ids(found.config, record.pad)
+        headed = record.kind != "two_towers" and config.head in LABELLED
+        labels = label_names(settings) if headed else []
+    more = decode, special, tuple(labels), tuple(notes)
+    return Pretrained(model_type, record.kind, config, params, *more)
 
 
 def export(
@@ -101,14 +95,14 @@ def export(
     labels: Sequence[str] = (),
 ) -> None:
     """Write a directory that `load` and Hugging Face's own classes read; never over another."""
-    module = family(model_type)
-    silent = module.KIND in SILENT
-    values, names = module.writing(config, special.pad) if silent else module.writing(config)
+    record = family(model_type)
+    values, names = record.writing(config, special.pad)
     values |= label_settings(labels) if labels else {}
-    tensors = export_params(names, params, module.shapes(config))
-    alone = module.KIND != "encoder_decoder"
-    generation = None if silent else write_generation(special, decode, config.max_length, alone)
-    if module.KIND not in ("vision", "two_towers"):
+    tensors = export_params(names, params, record.shapes(config))
+    alone, generation = record.kind != "encoder_decoder", None
+    if RUNNERS[record.kind].generate:
+        generation = write_generation(special, decode, config.max_length, alone)
+    if record.kind not in ("vision", "two_towers"):
         # The special tokens stand in both: a model's own computation uses the padding's.
         values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
@@ -124,7 +118,8 @@ def describe(model: Pretrained) -> str:
         reads += f" and images of {'x'.join(map(str, model.config.image.image_size))}"
     shown = f"{model.model_type}: {count:,} parameters, {reads}"
     if model.decode is None:
-        return f"{shown}, head {getattr(model.config, 'head', 'none')}"
+        head = "none" if model.kind == "two_towers" else model.config.head
+        return f"{shown}, head {head}"
     search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"
     search = "sampling" if model.decode.temperature else search
     return f"{shown}, {search}, at most {model.decode.max_new_tokens} new tokens"

@@ -3,63 +3,90 @@
 from typing import Any
 
 from transformer_lab.models.encoder import EncoderConfig
-from transformer_lab.pretrained.decoder_settings import Fields, head_dim, read_table, write_fields
-from transformer_lab.pretrained.encoder_settings import FIELDS, POOLER, Family, both_ways
-from transformer_lab.pretrained.encoders import INPUTS, KIND, body, outputs, shapes
-from transformer_lab.pretrained.keys import Settings, words
-from transformer_lab.pretrained.names import NameMap, Rule, dense, norm
+from transformer_lab.pretrained import encoders
+from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
+from transformer_lab.pretrained.keys import words
+from transformer_lab.pretrained.names import NameMap
 
-__all__ = ["INPUTS", "KIND", "PAD", "outputs", "reading", "shapes", "writing"]
+FIELDS = {
+    "vocab_size": ("vocab_size", 30522),
+    "hidden_size": ("width", 768),
+    "num_hidden_layers": ("layers", 12),
+    "num_attention_heads": ("heads", 12),
+    "intermediate_size": ("feed_forward_width", 3072),
+    "hidden_act": ("activation", "gelu"),
+    "max_position_embeddings": ("max_length", 512),
+    "type_vocab_size": ("types", 2),
+    "layer_norm_eps": ("norm_epsilon", 1e-12),
+    "hidden_dropout_prob": ("dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "initializer_range": ("init_std", 0.02),
+}
+LAYER = {
+    "attention/query": "attention.self.query",
+    "attention/key": "attention.self.key",
+    "attention/value": "attention.self.value",
+    "attention/out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward/up": "intermediate.dense",
+    "feed_forward/down": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+HEADS = {
+    "pooler": "pooler.dense",
+    "mlm_transform": "cls.predictions.transform.dense",
+    "mlm_norm": "cls.predictions.transform.LayerNorm",
+    "mlm_bias": "cls.predictions.bias",
+    "mlm_output": "cls.predictions.decoder",
+    "nsp": "cls.seq_relationship",
+    "classes": "classifier",
+    "tokens": "classifier",
+    "span": "qa_outputs",
+}
 
-PAD = 0
-# The first writer's settings of the pooler, which none of its readers has.
-IRRELEVANT = words("""
-    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type
-""")
-NEXT_SENTENCE = "cls.seq_relationship"
 
-
-def _read(settings: Settings, head: str, tensors: frozenset[str], pad: int) -> dict[str, Any]:
-    settings.ignore(IRRELEVANT)
-    return read_bert(settings) | {"pooler": head in ("classes", "mlm_nsp") or POOLER in tensors}
-
-
-def read_bert(settings: Settings, fields: Fields = FIELDS) -> dict[str, Any]:
-    """Our fields, but for the pooler."""
-    found = read_table(settings, fields)
+def read(settings: Settings, found: Found, title: str, names: set[str]) -> Found:
+    """What BERT and RoBERTa share beyond the table."""
     key = "classifier_dropout"
     unset = settings.raw(key) is None
-    return found | {
-        "head_dim": head_dim(settings, "num_attention_heads", found["width"], found["heads"]),
+    return encoders.read_head(settings, title, names) | {
         "head_dropout": found["dropout"] if unset else settings.number(key, 0.1),
         "mlm_activation": found["activation"],
     }
 
 
-def _write(config: EncoderConfig, pad: int, architecture: str) -> dict[str, Any]:
-    written = write_fields(config, "bert", architecture, FIELDS)
-    return written | {"classifier_dropout": config.head_dropout}
+def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    names = {encoders.bare(name, "bert") for name in tensors}
+    own = read(settings, found, "Bert", names)
+    return own | {"pooler": own["head"] in ("classes", "mlm_nsp") or encoders.POOLER in names}
 
 
-def _names(config: EncoderConfig, prefix: str, pad: int) -> NameMap:
-    rules, copies = body(config, prefix), {}
+def write(config: EncoderConfig, title: str) -> dict[str, Any]:
+    """Their settings of the same."""
+    return encoders.write_head(config, title) | {"classifier_dropout": config.head_dropout}
+
+
+def _names(config: EncoderConfig, pad: int) -> NameMap:
     # Models of masked tokens alone often lie in files that hold all of the pre-training.
-    unused = [f"{NEXT_SENTENCE}.{leaf}" for leaf in ("weight", "bias") if config.head == "mlm"]
-    if config.pooler:
-        rules += dense("pooler", f"{prefix}pooler.dense")
-    if config.head in ("mlm", "mlm_nsp"):
-        head = "cls.predictions"
-        rules += dense("mlm_transform", f"{head}.transform.dense")
-        rules += norm("mlm_norm", f"{head}.transform.LayerNorm")
-        rules.append(Rule("mlm_bias", f"{head}.bias"))
-        copies[f"{head}.decoder.weight"] = f"{prefix}embeddings.word_embeddings.weight"
-        copies[f"{head}.decoder.bias"] = f"{head}.bias"
-    if config.head == "mlm_nsp":
-        rules += dense("nsp", NEXT_SENTENCE)
-    if config.head in ("classes", "tokens", "span"):
-        rules += dense("classifier", "qa_outputs" if config.head == "span" else "classifier")
-    return NameMap(tuple(rules), copies, unused=frozenset(unused))
+    unused = [f"{HEADS['nsp']}.{leaf}" for leaf in ("weight", "bias") if config.head == "mlm"]
+    return encoders.name_map(config, "bert", "encoder.layer", LAYER, HEADS, unused=unused)
 
 
-reading, writing = both_ways(Family("bert", "Bert", _read, _write, _names, PAD))
+FAMILY = Family(
+    "bert",
+    "encoder",
+    encoders.architectures("Bert", *encoders.ENDS),
+    FIELDS,
+    _names,
+    constants=encoders.CONSTANTS,
+    fixed=encoders.FIXED,
+    # The first writer's settings of the pooler, which none of its readers has.
+    ignored=words("""
+        directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+        pooler_size_per_head pooler_type tie_word_embeddings
+    """),
+    read=_read,
+    write=lambda config, pad: write(config, "Bert"),
+    idle=encoders.idle,
+    pad=0,
+)

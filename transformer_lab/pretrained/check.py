@@ -15,20 +15,11 @@ import jax
 import numpy as np
 
 from transformer_lab.errors import LabError, check_file
-from transformer_lab.pretrained import Pretrained, family
+from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.generation import NO_TOKEN
+from transformer_lab.pretrained.running import RUNNERS
 
-INPUT_NAMES = frozenset(
-    [
-        "input_ids",
-        "attention_mask",
-        "token_type_ids",
-        "decoder_input_ids",
-        "pixel_values",
-        "input_features",
-        "prompt",
-    ]
-)
+INPUT_NAMES = frozenset(name for runner in RUNNERS.values() for name in runner.inputs)
 BEAM4 = {"beam_size": 4, "alpha": 1.0, "length_penalty": "power", "early_stopping": "heuristic"}
 GENERATIONS = {"greedy": {"beam_size": 1}, "beam4": BEAM4}
 NEW_TOKENS = 8
@@ -52,17 +43,17 @@ class Row:
 def check(model: Pretrained, path: str | Path) -> list[Row]:
     """One row for each output in the file; LabError names those that cannot be computed."""
     arrays = read_arrays(Path(path))
-    module = family(model.model_type)
+    runner = RUNNERS[model.kind]
     inputs = {name: value for name, value in arrays.items() if name in INPUT_NAMES}
     expected = {name: value for name, value in arrays.items() if name not in INPUT_NAMES}
-    if foreign := sorted(inputs.keys() - set(module.INPUTS)):
+    if foreign := sorted(inputs.keys() - set(runner.inputs)):
         raise LabError(f"{path}: a {model.model_type} model takes no {', '.join(foreign)}")
     if not expected:
         raise LabError(f"{path}: holds no output to compare with")
     # Accelerators multiply in fewer bits unless told otherwise.
     with jax.default_matmul_precision("highest"):
-        computed = module.outputs(model.config, model.params, inputs)
-        known = computed.keys() | (GENERATIONS.keys() if hasattr(module, "generate") else set())
+        computed = jax.device_get(runner.outputs(model.config, model.params, inputs))
+        known = computed.keys() | (GENERATIONS.keys() if runner.generate else set())
         if unknown := sorted(expected.keys() - known):
             valid = ", ".join(sorted(known))
             raise LabError(f"{path}: cannot compute {', '.join(unknown)} (only {valid})")
@@ -99,8 +90,8 @@ def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.
     if "prompt" in inputs:
         decode = replace(decode, force_eos=False, end_tokens=())
         special = replace(special, eos=NO_TOKEN)
-    module = family(model.model_type)
-    return module.generate(model.config, model.params, inputs, decode, special)[0]
+    generate = RUNNERS[model.kind].generate
+    return generate(model.config, model.params, inputs, decode, special)[0]
 
 
 def _compare(name: str, expected: np.ndarray, found: np.ndarray, mask: np.ndarray | None) -> Row:

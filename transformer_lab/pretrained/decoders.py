@@ -1,101 +1,140 @@
-"""Imported decoder-only models computed on reference inputs, under Hugging Face's names."""
+"""What the decoder-only families share: embedding, head, and rotary positions.
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+Rotary positions have an older and a newer spelling in Hugging Face's settings.
+"""
+
+import math
+from collections.abc import Iterable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
-from jaxtyping import Float, Int
 
-from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.loop import search
 from transformer_lab.errors import LabError
-from transformer_lab.models import parameter_shapes
-from transformer_lab.models.decoder import DecoderConfig, build
-from transformer_lab.pretrained.generation import SpecialIds
-from transformer_lab.pretrained.running import Output, token_ids
+from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.pretrained.keys import Settings
+from transformer_lab.pretrained.names import NameMap, Rule, Transform
 
-KIND = "decoder"
-INPUTS = ("input_ids", "attention_mask", "prompt")
-
-
-@cache
-def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter by its path; nothing is computed."""
-    flat = flatten_dict(parameter_shapes(KIND, config), sep="/")
-    return {path: leaf.shape for path, leaf in flat.items()}
+# Theirs -> ours. "dynamic" changes nothing up to max_position_embeddings, where our models end.
+SCALINGS = {
+    "default": "none",
+    "dynamic": "none",
+    "linear": "linear",
+    "llama3": "llama3",
+    "yarn": "yarn",
+}
 
 
-def outputs(
-    config: DecoderConfig, params: Any, inputs: Mapping[str, np.ndarray]
-) -> dict[str, Output]:
-    """Logits, final states and the first layer's weights of `input_ids`.
-
-    Positions count from the first token that the attention mask shows.
-    """
-    if "input_ids" not in inputs:
-        return {}
-    ids = token_ids(inputs, "input_ids", config.vocab_size)
-    mask = jnp.asarray(inputs.get("attention_mask", np.ones(ids.shape))) != 0
-    if mask.shape != ids.shape:
-        raise LabError(f"attention_mask has the shape {mask.shape}, input_ids {ids.shape}")
-    logits, states, weights = _compiled(config)({"params": params}, ids, mask.astype(jnp.int32))
-    found = {"logits": (logits, mask[..., None])}
-    found["attention_layer0"] = weights, mask[:, None, :, None] & mask[:, None, None, :]
-    if config.embedding_width is None:  # theirs are projected
-        found["last_hidden_state"] = states, mask[..., None]
-    return jax.device_get(found)
+def architectures(title: str) -> tuple[str, ...]:
+    """What a file may call a language model, or one without its head."""
+    return tuple(title + end for end in ("ForCausalLM", "LMHeadModel", "Model"))
 
 
-@cache
-def _compiled(config: DecoderConfig) -> Callable[..., Any]:
-    model = build(config)
-
-    @jax.jit
-    def run(variables, ids, segments):
-        call = partial(model.apply, variables, ids, None, segments)
-        logits, captured = call(mutable=["intermediates"])
-        weights = captured["intermediates"]["decoder"]["layer_0"]["attention"]["weights"][0]
-        return logits, call(method="states"), weights
-
-    return run
-
-
-def generate(
+def name_map(
     config: DecoderConfig,
-    params: Any,
-    inputs: Mapping[str, np.ndarray],
-    decode: DecodeConfig,
-    special: SpecialIds,
-) -> tuple[Int[np.ndarray, "bn t"], Float[np.ndarray, "bn"]]:
-    """Each prompt with its `n_best` continuations under each other, padding after the end token, as
-    long as the longest; and their scores. Prompts have one length and no padding."""
-    prompt = token_ids(inputs, "prompt", config.vocab_size)
-    model, new = build(config), decode.max_new_tokens
-    rows, length = prompt.shape[0], prompt.shape[1] + new
+    rules: Iterable[Rule],
+    embedding: str,
+    head: str = "lm_head.weight",
+    **more: Any,
+) -> NameMap:
+    """A family's rules with those of embedding and head; files may hold a tied head too."""
+    real, fill = config.vocab_size, config.table_rows - config.vocab_size
+    # Rows that only fill our table up have no place in theirs.
+    table = Transform(lambda x: x[:real], lambda x: [np.pad(x, ((0, fill), (0, 0)))])
+    rules = [Rule("embedding/embedding", embedding, table), *rules]
+    copies = {name: embedding if config.tie_head else head for name in {head, "lm_head.weight"}}
+    if not config.tie_head:
+        del copies[head]
+        rules.append(Rule("head/embedding", head, table))
+    return NameMap(tuple(rules), copies, **more)
 
-    @jax.jit
-    def run(variables, prompt):
-        cache = model.apply(variables, rows, length, method="init_cache")
-        if prompt.shape[1] > 1:
-            before = prompt[:, :-1]
-            _, cache = model.apply(variables, before, None, length, method="prefill")
-        return search(
-            lambda tokens, cache: model.apply(variables, tokens, cache, method="step"),
-            cache,
-            prompt[:, -1],
-            decode,
-            eos_id=special.eos,
-            pad_id=special.pad,
-            max_new_tokens=new,
-            before=prompt[:, :-1],
-        )
 
-    found = jax.device_get(run({"params": params}, prompt))
-    tokens = found.tokens[..., : found.lengths.max()]
-    before = np.broadcast_to(np.asarray(prompt)[:, None], (*tokens.shape[:2], prompt.shape[1]))
-    tokens = np.concatenate([before, tokens], axis=-1)
-    return tokens.reshape(-1, tokens.shape[-1]), found.scores.reshape(-1)
+def read_rope(
+    settings: Settings,
+    max_length: int,
+    head_dim: int,
+    base: float = 10_000.0,
+    share: float = 1.0,
+) -> dict[str, Any]:
+    """Our fields; a base and a share of a head's dims stand for what their settings leave out.
+
+    Of two spellings in one file their reader takes the older.
+    """
+    base = settings.number("rope_theta", base)
+    older, newer = settings.raw("rope_scaling"), settings.raw("rope_parameters")
+    name = "rope_scaling" if older else "rope_parameters"
+    values = older or newer or {}
+    if not isinstance(values, dict):
+        raise settings.error(name, "it must be an object")
+    values = {key: value for key, value in values.items() if value is not None}
+    values.setdefault("rope_type", values.get("type", "default"))
+    rope = Settings(values, f"{settings.file}, {name}")
+    rope.ignore(["type"])
+    kind = rope.choice("rope_type", "default", SCALINGS)
+    if share == 1.0:  # their LLaMA turns whole heads
+        rope.fix({"partial_rotary_factor": (1.0,)})
+    dims = int(head_dim * rope.number("partial_rotary_factor", share))
+    found = {
+        "positions": "rope",
+        "rope_base": rope.number("rope_theta", base),
+        "rope_dims": None if dims == head_dim else dims,
+        "rope_scaling": kind,
+        **_read_scaling(rope, kind, max_length),
+    }
+    rope.finish()
+    return found
+
+
+def _read_scaling(rope: Settings, kind: str, max_length: int) -> dict[str, Any]:
+    if kind == "none":
+        rope.ignore(["factor", "original_max_position_embeddings"])
+        return {}
+    if kind == "linear":
+        return {"rope_factor": _needed(rope, "factor")}
+    length = rope.integer("original_max_position_embeddings", max_length)
+    if kind == "llama3":
+        return {
+            "rope_factor": _needed(rope, "factor"),
+            "rope_original_length": length,
+            "rope_low": _needed(rope, "low_freq_factor"),
+            "rope_high": _needed(rope, "high_freq_factor"),
+        }
+    rope.fix({"truncate": (True,)})
+    factor = rope.number("factor", max_length / length)
+    scales = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
+    above, below = scales if all(scales) else (1.0, 0.0)
+    temperature = _temperature(factor, above) / _temperature(factor, below)
+    return {
+        "rope_factor": factor,
+        "rope_original_length": length,
+        "rope_low": rope.number("beta_slow", 1.0) or 1.0,
+        "rope_high": rope.number("beta_fast", 32.0) or 32.0,
+        "rope_attention_factor": rope.number("attention_factor", temperature),
+    }
+
+
+def _needed(rope: Settings, name: str) -> float:
+    if name not in rope.values:
+        raise LabError(f"{rope.file}: {name} is missing")
+    return rope.number(name, 0.0)
+
+
+def _temperature(factor: float, scale: float) -> float:
+    """sqrt(1/t) of YaRN (Peng 2023, eq. 22), on cosine and sine."""
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def write_rope(config: DecoderConfig) -> dict[str, Any]:
+    """Their settings in the older spelling, which all their readers know."""
+    written = {"rope_theta": config.rope_base}
+    kind = config.rope_scaling
+    if kind == "none":
+        return written
+    scaling = {"rope_type": kind, "factor": config.rope_factor}
+    if kind != "linear":
+        scaling["original_max_position_embeddings"] = config.rope_original_length
+    if kind == "llama3":
+        scaling |= {"low_freq_factor": config.rope_low, "high_freq_factor": config.rope_high}
+    if kind == "yarn":
+        scaling |= {"beta_slow": config.rope_low, "beta_fast": config.rope_high}
+        scaling["attention_factor"] = config.rope_attention_factor
+    return written | {"rope_scaling": scaling}

@@ -1,7 +1,5 @@
 """DeiT (Touvron 2021), as in Hugging Face's `deit`: ViT with a distillation token."""
 
-from transformer_lab.pretrained.vit import INPUTS, KIND, PAD, both_ways, outputs, shapes
+from transformer_lab.pretrained.vit import family
 
-__all__ = ["INPUTS", "KIND", "PAD", "outputs", "reading", "shapes", "writing"]
-
-reading, writing = both_ways("deit", "DeiT")
+FAMILY = family("deit", "DeiT")

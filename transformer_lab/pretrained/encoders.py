@@ -1,101 +1,132 @@
-"""Imported encoder-only models: where their tensors stand, and their numbers on reference inputs,
-under Hugging Face's names."""
+"""What the encoder-only families share: heads, old spellings of names, and where tensors stand."""
 
-from collections.abc import Callable, Mapping
-from functools import cache
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax.traverse_util import flatten_dict
+from transformer_lab.models.encoder import EncoderConfig
+from transformer_lab.pretrained.core import (
+    LABELLED,
+    Found,
+    Settings,
+    label_names,
+    label_settings,
+)
+from transformer_lab.pretrained.names import NameMap, Rule, behind, dense, layers, norm
 
-from transformer_lab.errors import LabError
-from transformer_lab.models import parameter_shapes
-from transformer_lab.models.encoder import EncoderConfig, build
-from transformer_lab.pretrained.names import Rule, Transform, dense, norm
-from transformer_lab.pretrained.running import Output, token_ids
-
-KIND = "encoder"
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-LAYER = {  # of BERT and RoBERTa: ours -> theirs
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
-    "attention/out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "feed_forward/up": "intermediate.dense",
-    "feed_forward/down": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
+ENDS = {  # our head -> what follows the family's title in the name of the model's class
+    "none": "Model",
+    "mlm": "ForMaskedLM",
+    "mlm_nsp": "ForPreTraining",
+    "classes": "ForSequenceClassification",
+    "tokens": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
 }
+MARKS = {  # a tensor that only models with the head have; the first that is found
+    "cls.seq_relationship.weight": "mlm_nsp",
+    "cls.predictions.transform.dense.weight": "mlm",
+    "lm_head.dense.weight": "mlm",
+    "vocab_transform.weight": "mlm",
+    "qa_outputs.weight": "span",
+    "classifier.out_proj.weight": "classes",
+    "pre_classifier.weight": "classes",
+}
+POOLER = "pooler.dense.weight"
+BODY = re.compile(r"(embeddings|encoder|transformer|pooler)\.")
+CONSTANTS = {"positions": "learned"}
+FIXED = {"position_embedding_type": ("absolute",)}
 
 
-def body(
+def architectures(title: str, *heads: str) -> tuple[str, ...]:
+    """The classes of a family with these heads, or with all but next sentences."""
+    return tuple(title + ENDS[head] for head in heads or ENDS if heads or head != "mlm_nsp")
+
+
+def bare(name: str, model_type: str) -> str:
+    """A tensor's name in recent spelling, without the family's name before it."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return name.removeprefix(f"{model_type}.")
+
+
+def read_head(settings: Settings, title: str, names: Iterable[str]) -> Found:
+    """The head of the first class that the file names, else of its tensors; and its labels."""
+    found = {"head": "none"}
+    if named := settings.values.get("architectures"):
+        ends = {title + end: head for head, end in ENDS.items()}
+        found["head"] = ends[named[0]]
+    elif known := [head for tensor, head in MARKS.items() if tensor in names]:
+        found["head"] = known[0]
+    elif "classifier.weight" in names:
+        found["head"] = "classes" if POOLER in names else "tokens"
+    if found["head"] in LABELLED:
+        count = found["labels"] = len(label_names(settings))
+        usual = "regression" if count == 1 else "single_label_classification"
+        if found["head"] == "classes" and settings.values.get("problem_type") not in (None, usual):
+            raise settings.error("problem_type", f'with {count} labels only "{usual}" is')
+    return found
+
+
+def write_head(config: EncoderConfig, title: str) -> dict[str, Any]:
+    """Their settings of the same."""
+    written = {"architectures": [title + ENDS[config.head]]}
+    if config.head in LABELLED:
+        written |= label_settings(f"LABEL_{i}" for i in range(config.labels))
+    if config.head == "classes" and config.labels == 1:
+        written["problem_type"] = "regression"
+    return written
+
+
+def idle(config: EncoderConfig) -> set[str]:
+    """Settings that no number of this model depends on."""
+    unread = {
+        "mlm_activation": config.head not in ("mlm", "mlm_nsp"),
+        "labels": config.head not in LABELLED,
+        "pooler_activation": not config.pooler,
+    }
+    return {name for name, is_idle in unread.items() if is_idle}
+
+
+def name_map(
     config: EncoderConfig,
-    prefix: str,
-    layers: str = "encoder.layer",
-    layer: Mapping[str, str] = LAYER,
+    model_type: str,
+    stack: str,
+    layer: Mapping[str, str],
+    heads: Mapping[str, str],
     first: int = 0,
-) -> list[Rule]:
-    """Embeddings and layers. Position 0 stands in row `first`: only padding reads those before."""
-    shift = Transform(lambda x: np.pad(x, ((first, 0), (0, 0))), lambda x: [x[first:]])
-    tables = f"{prefix}embeddings."
+    unused: Iterable[str] = (),
+) -> NameMap:
+    """The table of a family. Position 0 stands in row `first`: only padding reads those before.
+
+    `heads` says where the pooler and the parts of the heads are; a model with a head has the
+    family's name before those of the body.
+    """
+    prefix = "" if config.head == "none" else f"{model_type}."
+    whole = lambda name: prefix + name if BODY.match(name) else name  # noqa: E731
+    words = f"{prefix}embeddings.word_embeddings.weight"
     rules = [
-        Rule("embedding/embedding", f"{tables}word_embeddings.weight"),
-        Rule("positions/embedding", f"{tables}position_embeddings.weight", shift),
-        *norm("embedding_norm", f"{tables}LayerNorm"),
+        Rule("embedding/embedding", words),
+        Rule("positions/embedding", whole("embeddings.position_embeddings.weight"), behind(first)),
+        *norm("embedding_norm", whole("embeddings.LayerNorm")),
+        *layers(config, "encoder", whole(stack), layer),
     ]
+    copies = {}
     if config.types:
-        rules.append(Rule("type_embedding/embedding", f"{tables}token_type_embeddings.weight"))
-    for ours, theirs in layer.items():
-        rule = norm if ours.endswith("_norm") else dense
-        rules += rule("encoder/layer_{i}/" + ours, f"{prefix}{layers}." + "{i}." + theirs)
-    return rules
-
-
-@cache
-def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter by its path; nothing is computed."""
-    flat = flatten_dict(parameter_shapes(KIND, config), sep="/")
-    return {path: leaf.shape for path, leaf in flat.items()}
-
-
-def outputs(
-    config: EncoderConfig, params: Any, inputs: Mapping[str, np.ndarray]
-) -> dict[str, Output]:
-    """Final states, the first layer's weights, and what the head makes of them."""
-    ids = token_ids(inputs, "input_ids", config.vocab_size)
-    mask = jnp.asarray(inputs.get("attention_mask", np.ones(ids.shape))) != 0
-    types = None
-    if "token_type_ids" in inputs:
-        types = token_ids(inputs, "token_type_ids", config.types)
-    for name, value in (("attention_mask", mask), ("token_type_ids", types)):
-        if value is not None and value.shape != ids.shape:
-            raise LabError(f"{name} has the shape {value.shape}, input_ids {ids.shape}")
-    out, weights = _compiled(config)({"params": params}, ids, mask, types)
-    tokens = mask[..., None]
-    found = {"last_hidden_state": (out["states"], tokens)}
-    found["attention_layer0"] = weights, mask[:, None, :, None] & mask[:, None, None, :]
-    if "pooled" in out:
-        found["pooler_output"] = out["pooled"], None
-    if "mlm" in out:
-        found["logits"] = found["prediction_logits"] = out["mlm"], tokens
-    if "nsp" in out:
-        found["seq_relationship_logits"] = out["nsp"], None
-    if config.head == "span":
-        found["start_logits"], found["end_logits"] = ((out["logits"][..., i], mask) for i in (0, 1))
-    elif "logits" in out:
-        found["logits"] = out["logits"], None if config.head == "classes" else tokens
-    return jax.device_get(found)
-
-
-@cache
-def _compiled(config: EncoderConfig) -> Callable[..., Any]:
-    model = build(config)
-
-    @jax.jit
-    def run(variables, ids, mask, types):
-        out, captured = model.apply(variables, ids, mask, types, mutable=["intermediates"])
-        return out, captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
-
-    return run
+        types = whole("embeddings.token_type_embeddings.weight")
+        rules.append(Rule("type_embedding/embedding", types))
+    if config.pooler:
+        rules += dense("pooler", whole(heads["pooler"]))
+    if config.head in ("mlm", "mlm_nsp"):
+        rules += dense("mlm_transform", heads["mlm_transform"])
+        rules += norm("mlm_norm", heads["mlm_norm"])
+        rules.append(Rule("mlm_bias", heads["mlm_bias"]))
+        copies = {f"{heads['mlm_output']}.weight": words}
+        copies[f"{heads['mlm_output']}.bias"] = heads["mlm_bias"]
+        copies.pop(heads["mlm_bias"], None)
+    if config.head == "mlm_nsp" and "nsp" in heads:  # else it is refused
+        rules += dense("nsp", heads["nsp"])
+    if config.head in ("classes", "tokens", "span"):
+        rules += dense("classifier", heads[config.head])
+    buffers = {f"{prefix}embeddings.{ids}" for ids in ("position_ids", "token_type_ids")}
+    rename = lambda name: whole(bare(name, model_type))  # noqa: E731
+    return NameMap(tuple(rules), copies, unused=frozenset({*buffers, *unused}), rename=rename)

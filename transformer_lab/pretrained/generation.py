@@ -81,6 +81,14 @@ class SpecialIds:
     start: int
 
 
+def special_ids(values: dict[str, Any], pad: int) -> SpecialIds:
+    """Those of a model that generates nothing, and the padding that is meant if none is named."""
+    found = {name: values.get(key, NO_TOKEN) for name, key in DECODER_SPECIAL.items()}
+    found["pad"] = values.get("pad_token_id", pad)
+    known = {name: i if type(i) is int and i >= 0 else NO_TOKEN for name, i in found.items()}
+    return SpecialIds(**known)
+
+
 def read_generation(
     directory: HubDirectory,
     vocab_size: int,

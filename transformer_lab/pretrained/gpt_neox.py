@@ -3,21 +3,9 @@
 from typing import Any
 
 from transformer_lab.models.decoder import DecoderConfig
-from transformer_lab.pretrained.decoder_settings import (
-    both_ways,
-    head_dim,
-    interleaved,
-    name_map,
-    query_key_value,
-    read_fields,
-    write_fields,
-)
-from transformer_lab.pretrained.decoders import INPUTS, KIND, generate, outputs, shapes
-from transformer_lab.pretrained.keys import Settings
-from transformer_lab.pretrained.names import NameMap, Rule, dense, norm
-from transformer_lab.pretrained.rope import read_rope, write_rope
-
-__all__ = ["INPUTS", "KIND", "generate", "outputs", "reading", "shapes", "writing"]
+from transformer_lab.pretrained.core import Family, Found, Settings, Tensors, head_dim
+from transformer_lab.pretrained.decoders import architectures, name_map, read_rope, write_rope
+from transformer_lab.pretrained.names import NameMap, interleaved, layers, norm, packed
 
 FIELDS = {
     "vocab_size": ("vocab_size", 50432),
@@ -34,23 +22,27 @@ FIELDS = {
     "attention_dropout": ("attention_dropout", 0.0),
     "initializer_range": ("init_std", 0.02),
 }
+LAYER = {
+    "attention_norm": "input_layernorm",
+    "attention/out": "attention.dense",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward/up": "mlp.dense_h_to_4h",
+    "feed_forward/down": "mlp.dense_4h_to_h",
+}
 
 
-def _read(settings: Settings) -> DecoderConfig:
-    found = read_fields(settings, "gpt_neox", "GPTNeoX", FIELDS)
-    settings.ignore(["classifier_dropout"])
-    size = head_dim(settings, "num_attention_heads", found["width"], found["heads"])
+def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    size = head_dim(settings, FIELDS, found)
     base, share = settings.number("rotary_emb_base", 10_000.0), settings.number("rotary_pct", 0.25)
     settings.fix({"rope_theta": (base,), "partial_rotary_factor": (share,)})
-    rope = read_rope(settings, found["max_length"], size, base, share)
     parallel = settings.flag("use_parallel_residual", True)
-    block = "parallel_two_norms" if parallel else "serial"
-    return DecoderConfig(**found, head_dim=size, block=block, depth_scaled_init=False, **rope)
+    rope = read_rope(settings, found["max_length"], size, base, share)
+    return {"block": "parallel_two_norms" if parallel else "serial"} | rope
 
 
-def _write(config: DecoderConfig) -> dict[str, Any]:
+def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
     rope = write_rope(config)
-    return write_fields(config, "gpt_neox", "GPTNeoXForCausalLM", FIELDS) | {
+    return {
         "use_parallel_residual": config.block == "parallel_two_norms",
         "rotary_pct": config.turning_dims / config.head_dim,
         "rotary_emb_base": rope.pop("rope_theta"),
@@ -58,25 +50,31 @@ def _write(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _names(config: DecoderConfig) -> NameMap:
-    ours, theirs = "decoder/layer_{i}", "gpt_neox.layers.{i}"
-    attention, bias = f"{theirs}.attention", config.attention_bias
+def _names(config: DecoderConfig, pad: int) -> NameMap:
+    attention = "gpt_neox.layers.{i}.attention"
+    query_key_value = f"{attention}.query_key_value."
     rules = [
         *norm("decoder/final_norm", "gpt_neox.final_layer_norm"),
-        *norm(f"{ours}/attention_norm", f"{theirs}.input_layernorm"),
-        *norm(f"{ours}/feed_forward_norm", f"{theirs}.post_attention_layernorm"),
-        *dense(f"{ours}/attention/out", f"{attention}.dense", bias),
-        *dense(f"{ours}/feed_forward/up", f"{theirs}.mlp.dense_h_to_4h"),
-        *dense(f"{ours}/feed_forward/down", f"{theirs}.mlp.dense_4h_to_h"),
+        *layers(config, "decoder", "gpt_neox.layers", LAYER),
+        *packed(
+            "decoder/layer_{i}/attention",
+            query_key_value,
+            interleaved(config.heads),
+            config.attention_bias,
+        ),
     ]
-    for leaf, name in [("kernel", "weight"), ("bias", "bias")][: 1 + bias]:
-        parts = query_key_value(f"{ours}/attention", leaf)
-        rules.append(Rule(parts, f"{attention}.query_key_value.{name}", interleaved(config.heads)))
     buffers = frozenset(f"{attention}.{x}" for x in ("bias", "masked_bias", "rotary_emb.inv_freq"))
-    head = "embed_out.weight"  # lm_head.weight in files of some versions
-    return name_map(
-        config, rules, "gpt_neox.embed_in.weight", head, prefix="gpt_neox.", unused=buffers
-    )
+    table, head = "gpt_neox.embed_in.weight", "embed_out.weight"  # lm_head.weight in some files
+    return name_map(config, rules, table, head, prefix="gpt_neox.", unused=buffers)
 
 
-reading, writing = both_ways(_read, _write, _names)
+FAMILY = Family(
+    "gpt_neox",
+    "decoder",
+    architectures("GPTNeoX"),
+    FIELDS,
+    _names,
+    constants={"depth_scaled_init": False},
+    read=_read,
+    write=_write,
+)

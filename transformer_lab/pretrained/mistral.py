@@ -1,38 +1,34 @@
 """Mistral (Jiang 2023), as in Hugging Face's `mistral`: LLaMA's layers with a window."""
 
-from typing import Any
+from dataclasses import replace
 
-from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained import llama
-from transformer_lab.pretrained.decoder_settings import both_ways
-from transformer_lab.pretrained.decoders import INPUTS, KIND, generate, outputs, shapes
-from transformer_lab.pretrained.keys import Settings
+from transformer_lab.pretrained.core import Found, Settings, Tensors
+from transformer_lab.pretrained.decoders import architectures
 
-__all__ = ["INPUTS", "KIND", "generate", "outputs", "reading", "shapes", "writing"]
-
-FIELDS = {
-    **{key: value for key, value in llama.FIELDS.items() if not key.endswith("_bias")},
-    "max_position_embeddings": ("max_length", 4096 * 32),
-    "intermediate_size": ("feed_forward_width", 14336),
-}
+BIASES = ("attention_bias", "mlp_bias")
 
 
-def _read(settings: Settings) -> DecoderConfig:
-    # Without the key they mean 4096, with null none.
-    window = settings.integer("sliding_window", None)
+def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    # A missing window means 4096, null none; missing heads for keys and values are 8.
+    window = settings.integer("sliding_window", None) or 0
     if "sliding_window" not in settings.values:
         window = 4096
-    kv_heads = None if "num_key_value_heads" in settings.values else 8
-    biases = {"attention_bias": False, "feed_forward_bias": False}
-    return llama.read(
-        settings, "mistral", "Mistral", FIELDS, kv_heads, window=window or 0, **biases
-    )
+    settings.values.setdefault("num_key_value_heads", 8)
+    return llama.read(settings, found, tensors) | {"window": window}
 
 
-def _write(config: DecoderConfig) -> dict[str, Any]:
-    written = llama.write(config, "mistral", "MistralForCausalLM", FIELDS)
-    written["sliding_window"] = config.window or None
-    return written
-
-
-reading, writing = both_ways(_read, _write, llama.names)
+FAMILY = replace(
+    llama.FAMILY,
+    model_type="mistral",
+    architectures=architectures("Mistral"),
+    fields={
+        **{key: value for key, value in llama.FIELDS.items() if key not in BIASES},
+        "max_position_embeddings": ("max_length", 4096 * 32),
+        "intermediate_size": ("feed_forward_width", 14336),
+    },
+    constants=llama.FAMILY.constants | {"attention_bias": False, "feed_forward_bias": False},
+    fixed={},
+    read=_read,
+    write=lambda config, pad: llama.write(config, pad) | {"sliding_window": config.window or None},
+)

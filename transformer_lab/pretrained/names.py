@@ -14,6 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_lab.errors import LabError
+from transformer_lab.layers.config import StackConfig
 
 SLACK = 2**22  # parameters by which a model may be larger than its file, to be told which
 Shapes = Mapping[str, tuple[int, ...]]  # of our parameters, by path
@@ -31,6 +32,10 @@ WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel tr
 SAME = Transform(lambda x: x, lambda x: [x])
 TRANSPOSE = Transform(lambda x: x.T, lambda x: [x.T])  # torch's Linear holds [out, in]
 ROW = Transform(lambda x: x[None], lambda x: [x[0]])  # [n] of ours is [1, n] of theirs
+JOINED = Transform(  # three of ours side by side along the last axis
+    lambda *parts: np.concatenate(parts, axis=-1), lambda x: np.split(x, 3, axis=-1)
+)
+QUERY_KEY_VALUE = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,9 @@ def _numbered(template: str) -> re.Pattern[str]:
     return re.compile(re.escape(template).replace(re.escape("{i}"), r"(\d+)"))
 
 
-def dense(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
+def dense(ours: str, theirs: str, bias: bool = True, kernel: Transform = TRANSPOSE) -> list[Rule]:
     """A kernel and a bias of ours, a torch Linear of theirs."""
-    kernel = Rule(f"{ours}/kernel", f"{theirs}.weight", TRANSPOSE)
+    kernel = Rule(f"{ours}/kernel", f"{theirs}.weight", kernel)
     return [kernel, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [kernel]
 
 
@@ -72,6 +77,66 @@ def norm(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
     """A LayerNorm, or an RMSNorm without a bias."""
     scale = Rule(f"{ours}/scale", f"{theirs}.weight")
     return [scale, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [scale]
+
+
+def layers(
+    config: StackConfig,
+    ours: str,
+    theirs: str,
+    parts: Mapping[str, str],
+    kernel: Transform = TRANSPOSE,
+) -> list[Rule]:
+    """The rules of all layers of a stack, such as "encoder" and "bert.encoder.layer".
+
+    `parts` are our parts of a layer, such as "attention/query", with their names; what ends in
+    "_norm" is a norm. The config says which of them have a bias.
+    """
+    biases = {"attention": config.attention_bias, "feed_forward": config.feed_forward_bias}
+    rules = []
+    for part, name in parts.items():
+        names = f"{ours}/layer_{{i}}/{part}", f"{theirs}.{{i}}.{name}"
+        module, _, leaf = part.removeprefix("cross_").partition("/")
+        if part.endswith("_norm"):
+            rules += norm(*names, config.norm != "rms_norm")
+        else:
+            bare = leaf in QUERY_KEY_VALUE and not config.qkv_bias
+            rules += dense(*names, biases[module] and not bare, kernel)
+    return rules
+
+
+def packed(attention: str, theirs: str, transform: Transform, bias: bool = True) -> list[Rule]:
+    """Query, key and value of ours in one tensor of theirs, called weight or bias at its end."""
+    leaves = [("kernel", "weight"), ("bias", "bias")][: 1 + bias]
+    return [
+        Rule(
+            tuple(f"{attention}/{part}/{leaf}" for part in QUERY_KEY_VALUE),
+            theirs + name,
+            transform,
+        )
+        for leaf, name in leaves
+    ]
+
+
+def interleaved(heads: int) -> Transform:
+    """Query, key and value head by head: the rows of their first heads, of their second, and so on.
+
+    Ours are kernels [D, N*H] or biases [N*H], theirs [N*3*H, D] or [N*3*H].
+    """
+
+    def to_theirs(*parts):
+        split = [part.T.reshape(heads, -1, *part.T.shape[1:]) for part in parts]
+        return np.stack(split, axis=1).reshape(-1, *parts[0].T.shape[1:])
+
+    def to_ours(x):
+        split = x.reshape(heads, 3, -1, *x.shape[1:])
+        return [split[:, i].reshape(-1, *x.shape[1:]).T for i in range(3)]
+
+    return Transform(to_theirs, to_ours)
+
+
+def behind(rows: int) -> Transform:
+    """A table whose first rows, which only padding reads, ours lacks."""
+    return Transform(lambda x: np.pad(x, ((rows, 0), (0, 0))), lambda x: [x[rows:]])
 
 
 @dataclass(frozen=True)
@@ -167,6 +232,12 @@ def export_params(names: NameMap, params: Mapping[str, Any], shapes: Shapes) -> 
         for name, (paths, transform) in names.names(shapes).items()
     }
     return tensors | {name: tensors[names.copies[name]] for name in sorted(names.written_copies)}
+
+
+def differ(tensors: Mapping[str, np.ndarray], *names: str) -> bool:
+    """Whether the named tensors that a file has are not all equal."""
+    found = [tensors[name] for name in names if name in tensors]
+    return any(not np.array_equal(found[0], other) for other in found[1:])
 
 
 def agrees(value: np.ndarray, formula: np.ndarray) -> bool:

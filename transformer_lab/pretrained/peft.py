@@ -27,16 +27,16 @@ def export_lora(
     dropout: float = 0.0,
 ) -> None:
     """Writes what changes kernels, by our paths, by scale * a b; never over another adapter."""
-    path, module = Path(directory), pretrained.family(model_type)
+    path, record = Path(directory), pretrained.family(model_type)
     if taken := [name for name in (CONFIG, WEIGHTS) if (path / name).exists()]:
         raise LabError(f"{path}: holds {taken[0]} already; choose another directory")
-    _, names = module.writing(config)
-    shapes = module.shapes(config)
+    _, names = record.writing(config)
+    shapes = record.shapes(config)
     found, turned = their_factors(names, shapes, factors)
     rank = max(len(a) for a, _ in found.values())
     settings = {
         "peft_type": "LORA",
-        "task_type": TASKS[module.KIND],
+        "task_type": TASKS[record.kind],
         "base_model_name_or_path": None,
         "r": rank,
         "lora_alpha": scale * rank,

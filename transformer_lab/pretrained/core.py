@@ -1,0 +1,233 @@
+"""One record says how a Hugging Face family lies beside ours, and works in both directions.
+
+The record lists the settings as a two-way table, the name map of the tensors, and functions for
+what no table says. An export is read back before it is accepted: the first setting of ours that
+does not return has no place in that family.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from transformer_lab import models
+from transformer_lab.errors import LabError
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
+from transformer_lab.pretrained.generation import GENERATION_KEYS, NO_TOKEN
+from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
+from transformer_lab.pretrained.names import NameMap, Shapes
+
+Fields = Mapping[str, tuple[str, Any]]  # their key -> our setting, what is meant without the key
+Tensors = Mapping[str, np.ndarray]
+Found = dict[str, Any]  # settings of ours
+
+# Keys that change no number in evaluation: names, versions, what is returned, training only.
+IRRELEVANT = words("""
+    _attn_implementation _commit_hash _name_or_path _num_labels architectures attn_implementation
+    chunk_size_feed_forward classif_dropout classifier_dropout decoder_layerdrop dtype
+    encoder_layerdrop finetuning_task gradient_checkpointing id2label initializer_factor is_decoder
+    label2id num_labels output_past prefix problem_type return_dict sep_token_id
+    task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
+    transformers_version unk_token_id use_bfloat16
+""")
+FIXED = {  # other values ask for what no model here is
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": UNSET,
+    "per_layer_config": (None, {}),
+    "pruned_heads": (None, {}),
+    "quantization_config": UNSET,
+    "tie_encoder_decoder": (False,),
+}
+# Settings of ours that training and the machine read, and no number in evaluation depends on.
+IMMATERIAL = words("""
+    attention_dropout attention_implementation depth_scaled_init drop_path dropout dtype dyt_alpha
+    feed_forward_dropout head_dropout init_std kernel_init remat scan_layers vocab_multiple
+""")
+LABELLED = ("classes", "tokens")  # heads whose outputs have names
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of Hugging Face's: a file of this package named as its `model_type` holds one.
+
+    `read` gets the settings, those of ours that the table gave, and the file's tensors; `write` and
+    `names` get our config and the id of the padding. `read` may look at tensors' values. When an
+    export is read back it gets the names of what will be written instead, each with another value.
+    """
+
+    model_type: str
+    kind: str  # of transformer_lab.models
+    architectures: tuple[str, ...]  # what the file may call the model; the first is written
+    fields: Fields
+    names: Callable[[Any, int], NameMap]
+    constants: Mapping[str, Any] = field(default_factory=dict)  # ours that they have no key for
+    fixed: Mapping[str, Collection[Any]] = field(default_factory=dict)  # keys of one value
+    ignored: Collection[str] = ()  # keys that change no number
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of keys, which win
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    read: Callable[[Settings, Found, Tensors], Found] = lambda settings, found, tensors: {}
+    write: Callable[[Any, int], dict[str, Any]] = lambda config, pad: {}
+    # Settings of ours that no number of a model with this config depends on.
+    idle: Callable[[Any], Collection[str]] = lambda config: ()
+    pad: int = NO_TOKEN  # the padding token that is meant if none is named
+
+    def reading(self, settings: Settings, tensors: Tensors) -> tuple[Any, NameMap]:
+        """The model that their settings describe, and where its weights stand."""
+        config = self.config_of(settings, tensors)
+        return config, self.names(config, padding(settings, self.pad))
+
+    def config_of(self, settings: Settings, tensors: Tensors) -> Any:
+        """Our config of their settings.
+
+        Raises: LabError for a value that has no place here, and a key that is not understood.
+        """
+        both = self.kind == "encoder_decoder"
+        for alias, name in self.aliases.items():
+            if (value := settings.raw(alias)) is not None:
+                settings.values[name] = value
+        settings.ignore([*IRRELEVANT, *GENERATION_KEYS, *self.ignored])
+        fixed = {"model_type": (self.model_type,), "is_encoder_decoder": (both,)}
+        fixed |= {} if self.kind == "decoder" else {"is_decoder": (False,)}
+        settings.fix(FIXED | fixed | self.fixed)
+        for name in settings.values.get("architectures") or []:
+            if name not in self.architectures:
+                raise settings.error("architectures", f"only {', '.join(self.architectures)} is")
+        found = dict(self.constants) | read_table(settings, self.fields, self.activations)
+        found |= self.read(settings, found, tensors)
+        if "heads" in found and "head_dim" not in found:
+            found["head_dim"] = head_dim(settings, self.fields, found)
+        settings.finish()
+        return models.family(self.kind).CONFIG(**found)
+
+    def writing(self, config: Any, pad: int = NO_TOKEN) -> tuple[dict[str, Any], NameMap]:
+        """Their settings of our model, special tokens aside, and where the weights go.
+
+        Raises: LabError for the first setting of ours that has no place in the family.
+        """
+        pad = self.pad if pad == NO_TOKEN else pad
+        written = {"model_type": self.model_type, "architectures": [self.architectures[0]]}
+        written |= {"dtype": "float32"}
+        written |= {"is_encoder_decoder": True} if self.kind == "encoder_decoder" else {}
+        written |= write_table(config, self.fields, self.activations, self.model_type)
+        written |= self.write(config, pad)
+        names = self.names(config, pad)
+        marks = {rule.theirs: np.full(1, i) for i, rule in enumerate(names.rules)}
+        settings = Settings(written | {"pad_token_id": pad}, self.model_type)
+        back, idle = _material(self.config_of(settings, marks)), self.idle(config)
+        for name, value in _material(config).items():
+            if back[name] != value and not {name, name.split(".")[0]} & {*idle}:
+                raise LabError(
+                    f"model.{name} = {value!r} has no place in a {self.model_type} model: "
+                    f"it needs {back[name]!r}"
+                )
+        return written, names
+
+    def shapes(self, config: Any) -> Shapes:
+        """The shape of each parameter by its path; nothing is computed."""
+        return _shapes(self.kind, config)
+
+
+@cache
+def _shapes(kind: str, config: Any) -> Shapes:
+    flat = flatten_dict(models.parameter_shapes(kind, config), sep="/")
+    return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def read_table(settings: Settings, table: Fields, activations: Mapping[str, str]) -> Found:
+    """Our settings of a table; the type of the default says what is read, a text an activation."""
+    readers = {bool: settings.flag, int: settings.integer, float: settings.number}
+    readers[str] = partial(settings.choice, valid=activations)
+    return {ours: readers[type(value)](key, value) for key, (ours, value) in table.items()}
+
+
+def write_table(
+    config: Any, table: Fields, activations: Mapping[str, str], model_type: str
+) -> dict[str, Any]:
+    """Their settings of a table."""
+    written = {key: getattr(config, ours) for key, (ours, _) in table.items()}
+    for key, (ours, default) in table.items():
+        if isinstance(default, str):
+            written[key] = activation_name(written[key], activations, ours, model_type)
+    return written
+
+
+def activation_name(
+    name: str, activations: Mapping[str, str], setting: str, model_type: str
+) -> str:
+    """Their first name of an activation of ours. Raises: LabError where they have none."""
+    if name not in activations.values():
+        raise LabError(f'model.{setting} = "{name}" has no place in a {model_type} model')
+    return next(theirs for theirs, ours in activations.items() if ours == name)
+
+
+def head_dim(settings: Settings, table: Fields, found: Found) -> int:
+    """The heads' even share of the width."""
+    if found["width"] % found["heads"]:
+        key = next(key for key, (ours, _) in table.items() if ours == "heads")
+        raise settings.error(key, f"the width {found['width']} is not a multiple of it")
+    return found["width"] // found["heads"]
+
+
+def padding(settings: Settings, default: int) -> int:
+    """The id of the padding token, or what is meant if none is named."""
+    value = settings.raw("pad_token_id", default)
+    return value if type(value) is int and value >= 0 else default
+
+
+def _material(config: Any, within: str = "") -> dict[str, Any]:
+    """The settings that a number may depend on, each in one spelling."""
+    values, drop = {entry.name: getattr(config, entry.name) for entry in fields(config)}, set()
+    if isinstance(config, StackConfig):
+        drop |= IMMATERIAL
+        values |= {"kv_heads": config.key_value_heads, "rope_dims": config.turning_dims}
+        if config.positions != "t5":
+            drop |= {"relative_buckets", "relative_max_distance"}
+        if config.positions != "rope":
+            drop |= {name for name in values if name.startswith("rope_")}
+        if config.rope_scaling in ("none", "linear"):
+            drop |= {"rope_original_length", "rope_low", "rope_high"}
+        if config.rope_scaling == "none":
+            drop.add("rope_factor")
+        if config.norm == "rms_norm":
+            drop.add("norm_bias")
+        if config.norm_place != "pre":
+            drop.add("final_norm")
+    if isinstance(config, EncoderDecoderConfig):  # numbers, also where they are the encoder's
+        own = [name for name in values if name.startswith("decoder_")]
+        values |= {name: getattr(config.decoder, name.removeprefix("decoder_")) for name in own}
+        values["decoder_kv_heads"] = config.decoder.key_value_heads
+        values["source_vocab_size"] = config.source_vocab_size or config.vocab_size
+    found = {}
+    for name, value in values.items():
+        if is_dataclass(value):
+            found |= _material(value, f"{within}{name}.")
+        elif name not in drop:
+            found[f"{within}{name}"] = value
+    return found
+
+
+def label_names(settings: Settings) -> list[str]:
+    """The labels in the order of the outputs; two, if the settings do not say."""
+    count, table = settings.values.get("num_labels"), settings.values.get("id2label")
+    if table is None:
+        return [f"LABEL_{i}" for i in range(2 if count is None else count)]
+    ids = {str(i): name for i, name in table.items()}
+    order = [str(i) for i in range(len(ids))]
+    if sorted(order) != sorted(ids) or count not in (None, len(ids)):
+        raise LabError(
+            f"{settings.file}: id2label must number its {count or len(ids)} labels from 0"
+        )
+    return [str(ids[i]) for i in order]
+
+
+def label_settings(labels: Iterable[str]) -> dict[str, Any]:
+    """Their settings of named labels."""
+    numbered = dict(enumerate(labels))
+    return {
+        "id2label": {str(i): name for i, name in numbered.items()},
+        "label2id": {name: i for i, name in numbered.items()},
+    }
