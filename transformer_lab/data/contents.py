@@ -16,9 +16,10 @@ import numpy as np
 
 from transformer_lab import text
 from transformer_lab.data import documents, parallel, text_tasks
-from transformer_lab.data.raw_files import Part, Row, find, parts_of, read
+from transformer_lab.data.formats.lines import LICENCE
+from transformer_lab.data.formats.records import Part, Row, find, parts_of, read
 from transformer_lab.data.scanning import kept, scan
-from transformer_lab.data.user_files import LICENCE, SPLITS
+from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError
 
 SHARD = 64_000_000  # bytes of raw files that make a shard
@@ -107,7 +108,7 @@ def _in_memory(plan: Plan) -> Content:
     if plan.kind == "documents":
         found = documents.load_documents(plan.data)
         parts = {"": {split: [(t,) for t in getattr(found, split)] for split in SPLITS}}
-        prints, splits = [documents.fingerprint(found)], [found]
+        splits = [found]
     else:
         if isinstance(plan.data, parallel.PairsConfig):
             sets = {"": parallel.load_pairs(plan.data)}
@@ -120,7 +121,6 @@ def _in_memory(plan: Plan) -> Content:
             )
         parts = {name: {s: getattr(found, s) for s in SPLITS} for name, found in sets.items()}
         splits = list(sets.values())
-        prints = map(parallel.fingerprint, splits)
     report = sum((Counter(found.report) for found in splits), Counter())
     train = {name: rows["train"] for name, rows in parts.items()}
     sample = _spaced(list(train.values()), plan.sample)
@@ -133,7 +133,7 @@ def _in_memory(plan: Plan) -> Content:
         {s: {name: list(rows[s]) for name, rows in parts.items()} for s in SPLITS[1:]},
         {name: count for name, count in report.items() if name not in SPLITS},
         "; ".join(dict.fromkeys(found.licence for found in splits)),
-        " ".join(prints),
+        " ".join(found.fingerprint() for found in splits),
         sample,
     )
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from transformer_lab.data.pairs import key
+from transformer_lab.data.formats.records import Part, Row, read
 from transformer_lab.data.processes import results
-from transformer_lab.data.raw_files import Part, Row, read
-from transformer_lab.data.splits import shuffled
+from transformer_lab.data.splits import key, shuffled
 from transformer_lab.text.tokenizer import clean
 
 HELD_OUT = 500  # documents of a split at most: their texts are kept, and read at each evaluation

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from transformer_lab.data import brown
 from transformer_lab.data.batching import BatchPlan
 from transformer_lab.data.buckets import Shape
 from transformer_lab.errors import LabError
@@ -35,11 +34,6 @@ def split_sentences(text: str) -> list[str]:
     """The sentences of a text by a plain rule; a line break ends one too, blank lines are none."""
     lines = (line.strip() for line in text.splitlines())
     return [sentence for line in lines if line for sentence in _END.split(line)]
-
-
-def brown_sentences(document: brown.BrownDocument) -> list[str]:
-    """The sentences of a Brown document as plain English."""
-    return [brown.detokenise([word for word, _ in tokens]) for tokens in document.sentences]
 
 
 @dataclass(frozen=True, eq=False)
