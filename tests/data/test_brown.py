@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from transformer_lab.data import brown
 from transformer_lab.data.fetch import cached, fetch
+from transformer_lab.data.sources import brown
 from transformer_lab.errors import LabError
 
 CA02 = """

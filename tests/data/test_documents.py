@@ -8,16 +8,11 @@ from collections import Counter
 import pytest
 
 from tests.data.test_parallel_sets import help_page, sword_module
-from transformer_lab.data import brown, tfds_pairs
-from transformer_lab.data.documents import (
-    Documents,
-    DocumentsConfig,
-    fingerprint,
-    load_documents,
-    patterns,
-)
+from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.fetch import cached, fetch
-from transformer_lab.data.pairs import key
+from transformer_lab.data.sources import brown, tfds
+from transformer_lab.data.sources.patterns import patterns
+from transformer_lab.data.splits import Splits, key
 from transformer_lab.errors import LabError
 
 TEXTS = [f"The café number {i}\nis open." for i in range(12)]
@@ -69,18 +64,18 @@ def test_every_format_gives_the_same_splits(make, tmp_path):
     assert everything(documents) == sorted(TEXTS)
     assert documents.train == [text for text in TEXTS if text in documents.train]  # in order
     assert documents.report == {"read": 12, "train": 8, "validation": 1, "test": 3}
-    assert fingerprint(documents) == fingerprint(load(jsonl(tmp_path / "reference.jsonl")))
+    assert documents.fingerprint() == load(jsonl(tmp_path / "reference.jsonl")).fingerprint()
 
 
 def test_text_is_utf8_whatever_the_locale(tmp_path):
     code = (
         "from transformer_lab.data.documents import *\n"
         f"config = DocumentsConfig('files', {str(blocks(tmp_path / 'a.txt'))!r}, **{SIDES!r})\n"
-        "print(fingerprint(load_documents(config)))"
+        "print(load_documents(config).fingerprint())"
     )
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
-    assert done.stdout.decode().strip() == fingerprint(load(tmp_path / "a.txt"))
+    assert done.stdout.decode().strip() == load(tmp_path / "a.txt").fingerprint()
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "some/00.txt"])
@@ -166,8 +161,8 @@ def test_each_genre_gives_its_share_of_whole_documents(seed, tmp_path):
     assert len(set(everything(documents))) == 100
     other = load_documents(dataclasses.replace(config, split_seed=seed + 1))
     assert everything(other) == everything(documents) and other.test != documents.test
-    assert fingerprint(other) != fingerprint(documents)
-    assert fingerprint(load_documents(config)) == fingerprint(documents)
+    assert other.fingerprint() != documents.fingerprint()
+    assert load_documents(config).fingerprint() == documents.fingerprint()
 
 
 def test_max_documents_limits_training_alone():
@@ -197,7 +192,7 @@ def test_patterns_answer_what_they_told():
 
 def test_tfds_documents_keep_their_splits_and_hold_out_those_that_are_missing(monkeypatch):
     examples = {s: [{"text": f"{s} é{i}".encode()} for i in range(10)] for s in ("train", "test")}
-    monkeypatch.setattr(tfds_pairs, "prepared", lambda name, folder: examples)
+    monkeypatch.setattr(tfds, "prepared", lambda name, folder: examples)
     config = DocumentsConfig("tfds", tfds_name="lm1b", validation_share=0.2)
     documents = load_documents(config)
     assert documents.test == [f"test é{i}" for i in range(10)]
@@ -246,12 +241,10 @@ def test_the_real_corpus_splits_by_its_genres(monkeypatch):
 
 def test_fingerprint_sees_every_change():
     parts = [(["a", "b"], [], []), (["b", "a"], [], []), (["a"], ["b"], []), (["a"], [], ["b"])]
-    documents = [
-        Documents(*part, {}, "") for part in [*parts, (["ab"], [], []), (["A", "b"], [], [])]
-    ]
-    assert len(set(map(fingerprint, documents))) == 6
+    documents = [Splits(*part, {}, "") for part in [*parts, (["ab"], [], []), (["A", "b"], [], [])]]
+    assert len({d.fingerprint() for d in documents}) == 6
     other = dataclasses.replace(documents[0], report={"x": 1})
-    assert fingerprint(other) == fingerprint(documents[0])
+    assert other.fingerprint() == documents[0].fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -267,7 +260,7 @@ def test_fingerprint_sees_every_change():
         ({"source": "tfds"}, "config.data.tfds_name is empty"),
         (
             {"source": "patterns", "test_share": 0.5, "validation_share": 0.5},
-            "300 documents are too few: config.data.validation_share = 0.5 and test_share = 0.5",
+            "300 examples in 300 groups are too few: .*validation_share = 0.5 and test_share = 0.5",
         ),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from tests.tiny_emoji import write_emoji
 from transformer_lab.data import emoji
-from transformer_lab.data.drawings import DrawPlan, plain, varied
+from transformer_lab.data.drawings import draw_plan, plain, varied
 from transformer_lab.data.emoji import EmojiConfig, load_emoji
 from transformer_lab.data.fetch import cached
 from transformer_lab.errors import LabError
@@ -100,7 +100,7 @@ def test_variations_follow_the_draw_and_without_strength_only_the_paper_changes(
 
 
 def test_draws_depend_on_seed_and_step():
-    plan, again = DrawPlan(10, 4, seed=1), DrawPlan(10, 4, seed=1)
+    plan, again = draw_plan(10, 4, seed=1), draw_plan(10, 4, seed=1)
     assert len(plan) == 3
     for step in (0, 2, 7):
         np.testing.assert_array_equal(plan[step][1], again[step][1])

@@ -15,7 +15,7 @@ from tests.data.images.test_sources import idx_bytes, some_images
 from tests.data.test_labelled_files import UNIVERSAL, article, asked
 from tests.data.test_user_files import documents, pairs, prepared
 from transformer_lab.data.images.sources import ImageConfig, load_images
-from transformer_lab.data.labelled import LabelledConfig, fingerprint, load_labelled
+from transformer_lab.data.labelled import LabelledConfig, load_labelled
 
 PAIRS = [(f"the café {i}", f"le «café» n° {i}") for i in range(6)]
 PIXELS = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
@@ -32,7 +32,7 @@ def picture(kind: str, **options) -> bytes:
 
 
 def labelled(path: Path) -> None:
-    fingerprint(load_labelled(LabelledConfig("files", str(path))))
+    load_labelled(LabelledConfig("files", str(path))).fingerprint()
 
 
 def images(source: str, path: str) -> None:

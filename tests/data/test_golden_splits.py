@@ -47,24 +47,24 @@ def folder(tmp_path_factory) -> Path:
 
 def pairs(**settings):
     found = parallel.load_pairs(parallel.PairsConfig(**settings))
-    return found, parallel.fingerprint(found)
+    return found, found.fingerprint()
 
 
 def texts(**settings):
     found = documents.load_documents(documents.DocumentsConfig(**settings))
-    return found, documents.fingerprint(found)
+    return found, found.fingerprint()
 
 
 def rows(**settings):
     found = labelled.load_labelled(labelled.LabelledConfig(**settings))
-    return found, labelled.fingerprint(found)
+    return found, found.fingerprint()
 
 
 def signs(**settings):
     found = parentheses.load(
         parentheses.ParenthesesConfig(train_size=200, validation_size=20, test_size=20, **settings)
     )
-    return found, labelled.fingerprint(found)
+    return found, found.fingerprint()
 
 
 def pictures(**settings):

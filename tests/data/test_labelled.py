@@ -1,13 +1,10 @@
+from collections import Counter
+
 import pytest
 
-from transformer_lab.data import generated
-from transformer_lab.data.labelled import (
-    LabelledConfig,
-    LabelledSplits,
-    fingerprint,
-    load_labelled,
-)
-from transformer_lab.data.labelled_rows import Example, row_key
+from transformer_lab.data.labelled import Example, LabelledConfig, load_labelled, row_key
+from transformer_lab.data.sources import generated, generated_spans, generated_tags
+from transformer_lab.data.splits import Splits
 from transformer_lab.errors import LabError
 
 
@@ -24,14 +21,14 @@ def everything(splits):
 
 
 def test_generated_texts_have_the_label_of_most_of_their_words():
-    for item in generated.classes():
+    for item in generated.labelled(None, Counter()).parts["train"]:
         words = item.row.text.split()
         more = words.count("good") > words.count("bad")
         assert item.row.label == ("positive" if more else "negative")
 
 
 def test_generated_tags_are_whole_entities():
-    rows = [item.row for item in generated.tags()]
+    rows = [item.row for item in generated_tags.labelled(None, Counter()).parts["train"]]
     assert {tag for row in rows for tag in row.tags} == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
     for row in rows:
         starts = [tag.removeprefix("B-") for tag in row.tags if tag[0] == "B"]
@@ -40,7 +37,7 @@ def test_generated_tags_are_whole_entities():
 
 
 def test_generated_questions_are_answered_by_their_context():
-    rows = [item.row for item in generated.spans()]
+    rows = [item.row for item in generated_spans.labelled(None, Counter()).parts["train"]]
     assert 50 < sum(row.impossible for row in rows) < 100
     for row in rows:
         facts = dict(fact.split(" has the ") for fact in row.context[:-2].split(" . "))
@@ -65,7 +62,7 @@ def test_max_examples_limits_training_alone(source):
 @pytest.mark.parametrize("seed", range(2))
 def test_splits_depend_on_the_seed_alone(seed):
     splits, again, other = (load("generated", split_seed=s) for s in (seed, seed, seed + 1))
-    assert fingerprint(splits) == fingerprint(again) != fingerprint(other)
+    assert splits.fingerprint() == again.fingerprint() != other.fingerprint()
     assert everything(splits) == everything(other) and splits.test != other.test
     counts = dict(splits.report)
     assert counts.pop("read") == 300 == sum(counts.values())
@@ -84,9 +81,10 @@ def test_fingerprint_sees_every_change():
         ([a, b._replace(label="y")], [], [], ["x"]),
         ([a, b._replace(pair="")], [], [], ["x"]),
     ]
-    assert len({fingerprint(LabelledSplits(*content, {}, "")) for content in contents}) == 7
-    same = LabelledSplits(*contents[0], {"read": 2}, "mine")
-    assert fingerprint(same) == fingerprint(LabelledSplits(*contents[0], {}, ""))
+    splits = lambda content: Splits(*content[:3], {}, "", content[3])  # noqa: E731
+    assert len({splits(content).fingerprint() for content in contents}) == 7
+    same = Splits(*contents[0][:3], {"read": 2}, "mine", contents[0][3])
+    assert same.fingerprint() == splits(contents[0]).fingerprint()
 
 
 @pytest.mark.parametrize(

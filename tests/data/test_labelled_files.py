@@ -3,11 +3,9 @@ from collections import Counter
 
 import pytest
 
-from transformer_lab.data import conll, squad
-from transformer_lab.data.labelled import LabelledConfig, fingerprint, load_labelled
-from transformer_lab.data.labelled_rows import Example, Question, Tagged
-from transformer_lab.data.pairs import key
-from transformer_lab.data.splits import remarks, shuffled
+from transformer_lab.data.formats import conll, squad
+from transformer_lab.data.labelled import Example, LabelledConfig, Question, Tagged, load_labelled
+from transformer_lab.data.splits import key, remarks, shuffled
 from transformer_lab.errors import LabError
 
 TEXTS = [f'The "café" {i}, is open' for i in range(10)]
@@ -60,7 +58,7 @@ def test_every_table_gives_the_same_splits(name, text, tmp_path):
     assert splits.labels == ["no", "yes"]
     assert splits.report == {"read": 10, "train": 7, "validation": 1, "test": 2}
     reference = load(write(tmp_path / "reference.jsonl", jsonl_text()))
-    assert fingerprint(splits) == fingerprint(reference)
+    assert splits.fingerprint() == reference.fingerprint()
 
 
 def test_columns_are_found_by_their_names(tmp_path):

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from tests.data.test_labelled import everything, load, parts
-from transformer_lab.data import brown, reviews, spam, spans
 from transformer_lab.data.fetch import cached, fetch
-from transformer_lab.data.labelled_rows import Example, Tagged, row_key
+from transformer_lab.data.labelled import Example, Tagged, row_key
+from transformer_lab.data.sources import brown, reviews, spam, spans
 from transformer_lab.errors import LabError
 
 SIZES = {"validation_share": 0.1, "test_share": 0.2}

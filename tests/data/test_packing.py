@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_lab.data.packing import (
-    PackedPlan,
     StreamPlan,
     as_stream,
     eval_windows,
     load_packed,
     load_stream,
     pack,
+    packed_plan,
 )
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
@@ -86,7 +86,7 @@ def test_a_batch_of_rows_is_a_function_of_seed_and_step(prefix):
     packed = pack(Ragged.from_lists(some_documents([9, 4, 4, 30, 2, 7, 7, 7] * 3)), 8, BOS, EOS)
     for make in (
         lambda seed=5: StreamPlan(200, 8, 3, seed, prefix),
-        lambda seed=5: PackedPlan(packed, 3, seed, prefix),
+        lambda seed=5: packed_plan(packed, 3, seed, prefix),
     ):
         plan, steps = make(), range(3 * len(make()))
         forward = [plan[step][1].tolist() for step in steps]
@@ -130,9 +130,9 @@ def test_row_plans_with_other_rows_have_other_fingerprints():
         StreamPlan(16, 8, 1),
         StreamPlan(16, 8, 2, seed=1),
         StreamPlan(16, 8, 2, prefix=True),
-        PackedPlan(packed[0], 2),
-        PackedPlan(packed[1], 2),
-        PackedPlan(packed[0], 2, prefix=True),
+        packed_plan(packed[0], 2),
+        packed_plan(packed[1], 2),
+        packed_plan(packed[0], 2, prefix=True),
     ]
     assert len({plan.fingerprint() for plan in plans}) == len(plans)
     assert StreamPlan(16, 8, 2).fingerprint() == plans[0].fingerprint()
@@ -143,7 +143,7 @@ def test_row_plans_with_other_rows_have_other_fingerprints():
 def test_an_epoch_of_packed_rows_counts_each_target_of_each_document_once(sizes, length, rows):
     documents = some_documents(sizes)
     packed = pack(Ragged.from_lists(documents), length, BOS, EOS)
-    plan = PackedPlan(packed, rows, seed=2)
+    plan = packed_plan(packed, rows, seed=2)
     counted = []
     for bucket, ids in epoch_of(plan, 1):
         batch = load_packed(ids, plan.shapes[bucket], packed)
@@ -188,7 +188,7 @@ def test_pieces_are_packed_best_fit_decreasing():
 
 def packed_with_prefix(sizes, length, rows, steps):
     packed = pack(Ragged.from_lists(some_documents(sizes)), length, BOS, EOS)
-    plan = PackedPlan(packed, rows, seed=4, prefix=True)
+    plan = packed_plan(packed, rows, seed=4, prefix=True)
     return [load_packed(plan[step][1], (length,), packed) for step in range(steps)]
 
 

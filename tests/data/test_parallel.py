@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_lab.data.pairs import Row, clean, key
-from transformer_lab.data.parallel import PairsConfig, PairSplits, fingerprint, load_pairs
-from transformer_lab.data.reversal import WORDS
-from transformer_lab.data.splits import hold_out
+from transformer_lab.data.parallel import PairsConfig, PairSplits, load_pairs
+from transformer_lab.data.sources.reverse import WORDS
+from transformer_lab.data.splits import Item, clean_pairs, key, split_by_source
 from transformer_lab.errors import LabError
 
 REVERSE = PairsConfig(source="reverse", validation_size=30, test_size=40)
@@ -25,12 +24,16 @@ def rows_of_pages(pages=40, sentences=9):
             n = page * sentences + i
             source = f"Save the file {n % 7}" if n % 5 == 0 else f"sentence {n}"
             source = source.upper().replace(" ", "  ") if n % 2 else source
-            rows.append(Row(f"page {page}", source, f"target {n}"))
+            rows.append(Item(f"page {page}", (source, f"target {n}")))
     return rows
 
 
 def sources(rows):
-    return [key(row[-2]) for row in rows]
+    return [key(item.row[0]) for item in rows]
+
+
+def hold_out(*settings):
+    return list(split_by_source(*settings).values())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -66,7 +69,9 @@ def test_splits_depend_on_the_seed_and_not_on_the_order_of_groups():
 )
 def test_splits_are_disjoint_for_any_pages(pages, sizes, seed):
     rows = [
-        Row(f"{p}", text, f"{p} {i}") for p, page in enumerate(pages) for i, text in enumerate(page)
+        Item(f"{p}", (text, f"{p} {i}"))
+        for p, page in enumerate(pages)
+        for i, text in enumerate(page)
     ]
     report = Counter()
     try:
@@ -81,7 +86,7 @@ def test_splits_are_disjoint_for_any_pages(pages, sizes, seed):
 
 
 def test_held_out_sizes_that_leave_no_training_pairs_are_refused():
-    rows = [Row(f"{i}", f"source {i}", "t") for i in range(10)]
+    rows = [Item(f"{i}", (f"source {i}", "t")) for i in range(10)]
     assert [len(part) for part in hold_out(rows, 4, 5, 0, Counter())] == [1, 4, 5]
     with pytest.raises(LabError, match="10 pairs are too few"):
         hold_out(rows, 5, 5, 0, Counter())
@@ -98,10 +103,10 @@ def test_clean_counts_what_it_drops():
         ("x", "yyyyy"),
     ]
     report = Counter()
-    kept = clean([Row("", *pair) for pair in pairs], 4, report)
-    assert [row[1:] for row in kept] == [("a", "b"), ("a", "c")]
+    kept = clean_pairs([Item("", pair) for pair in pairs], 4, report)
+    assert [item.row for item in kept] == [("a", "b"), ("a", "c")]
     assert report == {"duplicate": 1, "empty": 2, "too_long": 2}
-    assert len(clean([Row("", *pair) for pair in pairs], 0, Counter())) == 4
+    assert len(clean_pairs([Item("", pair) for pair in pairs], 0, Counter())) == 4
 
 
 def test_reverse_is_the_words_backwards():
@@ -131,10 +136,10 @@ def test_max_pairs_limits_training_alone(tmp_path):
 
 def test_splits_and_fingerprint_are_the_same_in_another_process():
     code = (
-        f"from transformer_lab.data.parallel import *\nprint(fingerprint(load_pairs({REVERSE!r})))"
+        f"from transformer_lab.data.parallel import *\nprint(load_pairs({REVERSE!r}).fingerprint())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stdout.decode().strip() == fingerprint(load_pairs(REVERSE))
+    assert done.stdout.decode().strip() == load_pairs(REVERSE).fingerprint()
 
 
 def test_fingerprint_sees_every_change():
@@ -143,7 +148,7 @@ def test_fingerprint_sees_every_change():
 
     a, b = ("a", "b"), ("c", "d")
     prints = [
-        fingerprint(s)
+        s.fingerprint()
         for s in (
             splits([a, b], [], []),
             splits([b, a], [], []),
@@ -154,7 +159,7 @@ def test_fingerprint_sees_every_change():
         )
     ]
     assert len(set(prints)) == 6
-    assert fingerprint(dataclasses.replace(splits([a, b], [], []), report={"x": 1})) == prints[0]
+    assert dataclasses.replace(splits([a, b], [], []), report={"x": 1}).fingerprint() == prints[0]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +248,7 @@ def test_tfds_splits_are_read_lazily_with_fields_named_by_the_languages(tmp_path
     assert len(load_pairs(tfds_config(tmp_path, max_pairs=7)).train) == 7
     other = load_pairs(tfds_config(tmp_path, languages="de-en"))
     assert other.train[1] == ("train Straße 1", "train street 1")
-    prints = [fingerprint(s) for s in (splits, load_pairs(tfds_config(tmp_path)), other)]
+    prints = [s.fingerprint() for s in (splits, load_pairs(tfds_config(tmp_path)), other)]
     assert prints[0] == prints[1] != prints[2]
 
 

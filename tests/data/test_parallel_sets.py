@@ -8,10 +8,10 @@ from pathlib import Path
 import polib
 import pytest
 
-from transformer_lab.data import bible, catalogues, libreoffice_help
 from transformer_lab.data.fetch import cached
-from transformer_lab.data.pairs import key
-from transformer_lab.data.parallel import PairsConfig, fingerprint, load_pairs
+from transformer_lab.data.parallel import PairsConfig, load_pairs
+from transformer_lab.data.sources import bible, catalogues, libreoffice_help
+from transformer_lab.data.splits import key
 from transformer_lab.errors import LabError
 
 SMALL = {"validation_size": 1, "test_size": 1}
@@ -53,7 +53,7 @@ def catalogue_folder(tmp_path):
 def test_catalogues_give_one_target_a_source(tmp_path):
     report = Counter()
     rows = catalogues.read([catalogue_folder(tmp_path)], "en", "fr", report)
-    assert [row[1:] for row in rows] == [
+    assert [item.row for item in rows] == [
         ("%d file", "%d fichier"),
         ("%d files", "%d fichiers"),
         ("Close", "Fermer"),  # two of three say so
@@ -65,10 +65,10 @@ def test_catalogues_give_one_target_a_source(tmp_path):
 
 def test_catalogues_swap_and_read_other_languages(tmp_path):
     folder = catalogue_folder(tmp_path)
-    french = {row[1:] for row in catalogues.read([folder], "fr", "en", Counter())}
+    french = {item.row for item in catalogues.read([folder], "fr", "en", Counter())}
     assert {("Fermer", "Close"), ("Clore", "Close"), ("Ouvrir", "Open")} < french
     german = catalogues.read([folder], "en", "de", Counter())
-    assert [row[1:] for row in german] == [("Close", "Schließen"), ("Open", "Öffnen")]
+    assert [item.row for item in german] == [("Close", "Schließen"), ("Open", "Öffnen")]
     with pytest.raises(LabError, match="no .po or .mo file below a folder pt"):
         catalogues.read([folder], "en", "pt", Counter())
     with pytest.raises(LabError, match="not de-fr"):
@@ -82,10 +82,10 @@ def test_the_order_of_files_on_disk_does_not_matter(tmp_path, monkeypatch):
         PairsConfig(path=str(folder), **SMALL),
         PairsConfig(source="libreoffice_help", path=str(root), **SMALL),
     ]
-    before = [fingerprint(load_pairs(config)) for config in configs]
+    before = [load_pairs(config).fingerprint() for config in configs]
     rglob = Path.rglob
     monkeypatch.setattr(Path, "rglob", lambda self, pattern: sorted(rglob(self, pattern))[::-1])
-    assert [fingerprint(load_pairs(config)) for config in configs] == before
+    assert [load_pairs(config).fingerprint() for config in configs] == before
 
 
 def test_a_broken_catalogue_names_its_file(tmp_path):
@@ -154,11 +154,11 @@ def help_folder(tmp_path):
 def test_help_pairs_full_sentences_of_the_same_paragraph(tmp_path):
     report = Counter()
     rows = libreoffice_help.read([help_folder(tmp_path)], "en", "fr", report)
-    assert [row[1:] for row in rows if row.group == "swriter/a.html"] == [
+    assert [item.row for item in rows if item.group == "swriter/a.html"] == [
         ("Press Ctrl+F.", "Appuyez sur Ctrl+F."),
         ("Go on!", "Continuez !"),
     ]
-    assert [row.group for row in rows if row.source == "Number 2."] == ["b2.html"]
+    assert [row.group for row in rows if row.row[0] == "Number 2."] == ["b2.html"]
     # Two sentences face one, and one has a variant for each program.
     assert report == {"read": 15, "unclear": 3, "fragment": 1, "untranslated": 1}
 
@@ -223,7 +223,7 @@ def test_bible_verses_are_joined_on_chapter_and_verse(tmp_path):
     sword_module(tmp_path, "spaRV1909eb", spanish)
     report = Counter()
     rows = bible.read([tmp_path], "en", "es", report)
-    assert [tuple(row) for row in rows] == [
+    assert [(item.group, *item.row) for item in rows] == [
         ("Gen 1", "God created the heavens & the earth.", "Dios crió los cielos y la tierra."),
         ("Gen 1", "A Psalm. The earth was.", "Salmo. La tierra estaba."),
         ("Matt 1", "The book of the generation.", "Libro de la generación."),

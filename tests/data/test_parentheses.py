@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from transformer_lab.data.labelled_rows import Example
+from transformer_lab.data.labelled import Example
 from transformer_lab.data.parentheses import (
     ALPHABETS,
     ParenthesesConfig,

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_lab.data import brown
 from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.sentence_pairs import (
     PairPlan,
     Sentences,
-    brown_sentences,
     load_pairs,
     split_sentences,
 )
@@ -265,11 +263,6 @@ def test_plans_of_other_pairs_have_other_fingerprints():
 )
 def test_a_plain_rule_finds_sentences(text, expected):
     assert split_sentences(text) == expected
-
-
-def test_sentences_of_brown_are_its_own():
-    words = [[("``", "``"), ("No", "rb"), ("''", "''"), (".", ".")], [("Yes", "rb"), (".", ".")]]
-    assert brown_sentences(brown.BrownDocument("x", "news", words)) == ['"No".', "Yes."]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from transformer_lab import text
-from transformer_lab.data import packing, preparing, raw_files, shard_rows
+from transformer_lab.data import packing, preparing, shard_rows
 from transformer_lab.data.batching import BatchPlan, choose_buckets
 from transformer_lab.data.contents import Plan
 from transformer_lab.data.documents import DocumentsConfig
+from transformer_lab.data.formats import records
 from transformer_lab.data.mixing import MixedPlan, mixing_rates
 from transformer_lab.data.parallel import PairsConfig, load_pairs
 from transformer_lab.data.pipeline import Batches
@@ -202,8 +203,8 @@ def test_texts_with_odd_line_ends_and_half_characters_are_held_out_as_they_are(t
 
 
 def whole(file, kind, names=("en", "fr")):
-    (part,) = raw_files.parts_of(file, 10**9)
-    return list(raw_files.read(part, kind, names))
+    (part,) = records.parts_of(file, 10**9)
+    return list(records.read(part, kind, names))
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -217,8 +218,8 @@ def test_parts_of_a_text_file_hold_each_row_once_wherever_they_are_cut(tmp_path,
     for file, kind, expected in (tsv, "pairs", rows), (txt, "documents", [(b,) for b in blocks]):
         assert whole(file, kind) == expected
         for size in range(1, file.stat().st_size + 1):
-            parts = raw_files.parts_of(file, size)
-            assert [r for part in parts for r in raw_files.read(part, kind, ("", ""))] == expected
+            parts = records.parts_of(file, size)
+            assert [r for part in parts for r in records.read(part, kind, ("", ""))] == expected
 
 
 def test_json_lines_parquet_and_array_records_hold_the_same_rows(tmp_path):
@@ -230,25 +231,25 @@ def test_json_lines_parquet_and_array_records_hold_the_same_rows(tmp_path):
     lines, table = tmp_path / "a.jsonl", tmp_path / "a.parquet"
     lines.write_text("\n".join(map(json.dumps, rows)))
     parquet.write_table(pyarrow.Table.from_pylist(rows), table, row_group_size=6)
-    records = tmp_path / "a.array_record"
-    writer = ArrayRecordWriter(str(records), "group_size:1")
+    array = tmp_path / "a.array_record"
+    writer = ArrayRecordWriter(str(array), "group_size:1")
     for row in rows:
         writer.write(json.dumps(row).encode())
     writer.close()
     expected = [(row["en"], row["fr"]) for row in rows]
-    for file in (lines, table, records):
-        parts = raw_files.parts_of(file, max(1, file.stat().st_size // 3))
+    for file in (lines, table, array):
+        parts = records.parts_of(file, max(1, file.stat().st_size // 3))
         assert len(parts) >= 3
-        found = [r for part in parts for r in raw_files.read(part, "pairs", ("en", "fr"))]
+        found = [r for part in parts for r in records.read(part, "pairs", ("en", "fr"))]
         assert found == expected
 
 
 def test_what_cannot_be_read_names_its_place(tmp_path):
     for name, content, words in (
-        ("a.tsv", b"a\tb\na\tb\tc\n", "line at byte 4: expected source<TAB>target, found 3"),
-        ("b.tsv", b"a\tb\n\xff\tb\n", "not UTF-8 .byte 0xff in the line at byte 4"),
-        ("c.jsonl", b'{"source": "a"}\n', "line at byte 0: expected an object with strings"),
-        ("d.jsonl", b"{\n", "line at byte 0: not JSON"),
+        ("a.tsv", b"a\tb\na\tb\tc\n", "a.tsv:2: expected source<TAB>target, found 3"),
+        ("b.tsv", b"a\tb\n\xff\tb\n", "b.tsv:2: not UTF-8 .byte 0xff at column 1"),
+        ("c.jsonl", b'{"source": "a"}\n', "c.jsonl:1: expected an object with strings"),
+        ("d.jsonl", b"{\n", "d.jsonl:1: not JSON"),
         ("e.parquet", b"PAR", "is no Parquet file"),
         ("f.array_record", b"x" * 99, "is no ArrayRecord file"),
     ):

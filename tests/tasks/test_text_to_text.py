@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.tiny import make_trainer
-from transformer_lab.data import libreoffice_help, text_tasks
+from transformer_lab.data import text_tasks
+from transformer_lab.data.sources import libreoffice_help
 from transformer_lab.data.span_corruption import restore
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.text_to_text import score_task

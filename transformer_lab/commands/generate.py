@@ -16,7 +16,7 @@ import sys
 from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.formats.lines import lines
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.text.stream import TextStream, dropped_blank
 from transformer_lab.text.tokenizer import clean

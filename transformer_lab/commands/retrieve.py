@@ -17,8 +17,8 @@ from PIL import Image
 
 from transformer_lab import cli
 from transformer_lab.commands.zero_shot import open_towers
+from transformer_lab.data.formats.lines import visible
 from transformer_lab.data.images.reading import read_image
-from transformer_lab.data.user_files import visible
 from transformer_lab.errors import LabError
 from transformer_lab.training.writers import log
 

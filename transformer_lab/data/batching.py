@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64
@@ -65,6 +66,14 @@ def fits(
     return (lengths <= max_length).all(axis=1)
 
 
+class Draws(NamedTuple):
+    """A number at random beside each id: `stream` tells it from other random numbers of a step."""
+
+    stream: int
+    below: int
+    of_filler: bool  # filler rows have one too, else -1
+
+
 class BatchPlan:
     """The batches of every epoch, as a pure function of (seed, step).
 
@@ -73,7 +82,12 @@ class BatchPlan:
     batch is filled up with the id -1, so a shape has one number of rows. Steps go on for ever,
     `batches_per_epoch` of them an epoch. With `shuffle` each epoch has its own order, and the
     buckets take turns at random; without, all epochs are alike and rows keep the data's order.
+    A plan with `draws` gives int64 [rows, 2]: beside each id a number at random, from which is
+    drawn what is random in the row.
     """
+
+    name = ""  # of the kind of plan, in its fingerprint
+    draws: Draws | None = None
 
     def __init__(
         self,
@@ -113,12 +127,22 @@ class BatchPlan:
     def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *more"]]:
         if step < 0:
             raise IndexError(f"step {step} is negative")
-        epoch, place = divmod(int(step), self.batches_per_epoch)
+        bucket, ids = self._batch(*divmod(int(step), self.batches_per_epoch))
+        return bucket, self._with_draws(ids, int(step))
+
+    def _batch(self, epoch: int, place: int) -> tuple[int, np.ndarray]:
         # Prefetching threads meet here without a lock: each reads or replaces the pair as a whole.
         cached = self._epoch
         if cached[0] != epoch:
             cached = self._epoch = (epoch, self._make(epoch))
         return cached[1][place]
+
+    def _with_draws(self, ids: np.ndarray, step: int) -> np.ndarray:
+        if self.draws is None:
+            return ids
+        stream, below, of_filler = self.draws
+        found = np.random.default_rng((self.seed, step, stream)).integers(below, size=ids.shape)
+        return np.stack([ids, found if of_filler else np.where(ids < 0, -1, found)], axis=-1)
 
     def _make(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         rng = np.random.default_rng((self.seed, epoch))
@@ -158,7 +182,31 @@ class BatchPlan:
 
     def fingerprint(self) -> str:
         """SHA-256 over all that decides the order: equal plans, and only they, share it."""
-        return self._digest
+        if not self.name:
+            return self._digest
+        return hashlib.sha256(f"{self.name} {self._digest}".encode()).hexdigest()
+
+
+ROW_DRAWS = Draws(2, 2**32, True)
+
+
+class RowPlan(BatchPlan):
+    """A plan of one shape: `rows` rows of `length` places, of which `filled` are taken in each."""
+
+    def __init__(
+        self,
+        name: str,
+        filled: Int[np.ndarray, "n"],
+        length: int,
+        rows: int,
+        seed: int,
+        draws: Draws | None = ROW_DRAWS,
+    ):
+        for key, value in (("length", length), ("rows", rows)):
+            if value < 1:
+                raise LabError(f"{key} must be at least 1, got {value}")
+        super().__init__(filled[:, None], [(length,)], rows * length, seed=seed)
+        self.name, self.draws = name, draws
 
 
 def _assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:

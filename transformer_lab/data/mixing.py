@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Float64, Int
 
-from transformer_lab.data.batching import BatchPlan
+from transformer_lab.data.batching import BatchPlan, Draws
 from transformer_lab.data.buckets import Shape
 from transformer_lab.errors import LabError
 
@@ -38,6 +38,8 @@ class MixedPlan(BatchPlan):
     examples in an order of its own, and in a new one after the last, across epochs.
     """
 
+    draws = Draws(2, 2**63, False)
+
     def __init__(
         self,
         lengths: Int[np.ndarray, "n fields"],
@@ -57,11 +59,6 @@ class MixedPlan(BatchPlan):
         self._drawn = np.where(sizes, np.maximum(wanted, 1), 0).astype(np.int64).ravel()
         self._examples = self._drawn.reshape(len(rates), -1).sum(axis=0)
         self._batches = -(-self._examples // self._rows)
-
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *more 2"]]:
-        bucket, ids = super().__getitem__(step)
-        draws = np.random.default_rng((self.seed, step, 2)).integers(2**63, size=ids.shape)
-        return bucket, np.stack([ids, np.where(ids < 0, -1, draws)], axis=-1)
 
     def _order(self, epoch: int, rng: np.random.Generator) -> np.ndarray:
         drawn = [self._draw(cell, epoch) for cell in np.flatnonzero(self._drawn).tolist()]

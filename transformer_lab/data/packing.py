@@ -3,7 +3,6 @@
 Where a row holds no token its ids are 0, and its mask is False.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from transformer_lab.data.batching import BatchPlan
+from transformer_lab.data.batching import ROW_DRAWS, RowPlan
 from transformer_lab.data.buckets import Shape
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.errors import LabError
@@ -19,28 +18,6 @@ from transformer_lab.errors import LabError
 Batch = dict[str, np.ndarray]
 
 _GOLDEN = (5**0.5 - 1) / 2
-
-
-class RowPlan(BatchPlan):
-    """Batches of one shape; with `draws`, ids are int64 [rows, 2]: row and a draw below 2^32."""
-
-    def __init__(self, kind: str, filled, length: int, rows: int, seed: int, draws: bool):
-        for name, value in (("length", length), ("rows", rows)):
-            if value < 1:
-                raise LabError(f"{name} must be at least 1, got {value}")
-        super().__init__(filled[:, None], [(length,)], rows * length, seed=seed)
-        self.kind, self.draws = kind, draws
-
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *draw"]]:
-        bucket, ids = super().__getitem__(step)
-        if self.draws:
-            draws = np.random.default_rng((self.seed, step, 2)).integers(2**32, size=len(ids))
-            ids = np.stack([ids, draws], axis=1)
-        return bucket, ids
-
-    def fingerprint(self) -> str:
-        text = f"{self.kind} {self.draws} {super().fingerprint()}"
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class StreamPlan(RowPlan):
@@ -56,7 +33,8 @@ class StreamPlan(RowPlan):
             raise LabError(f"{tokens} tokens do not fill a row of {length}: lower the length")
         self.tokens = tokens
         windows = np.full(tokens // max(1, length), length, np.int64)
-        super().__init__(f"stream of {tokens}", windows, length, rows, seed, prefix)
+        name, draws = f"stream of {tokens} {prefix}", ROW_DRAWS if prefix else None
+        super().__init__(name, windows, length, rows, seed, draws)
 
     def _make(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         (length,) = self.shapes[0]
@@ -78,15 +56,13 @@ class Packed:
     segments: Int32[np.ndarray, "rows length"]
 
 
-class PackedPlan(RowPlan):
+def packed_plan(packed: Packed, rows: int, seed: int = 0, prefix: bool = False) -> RowPlan:
     """The rows of a packed set, in another order each epoch; ids are row numbers, -1 is filler.
 
     `padding_share()` counts the rows' own padding and filler rows.
     """
-
-    def __init__(self, packed: Packed, rows: int, seed: int = 0, prefix: bool = False):
-        filled = (packed.segments > 0).sum(axis=1)
-        super().__init__("packed", filled, packed.tokens.shape[1], rows, seed, prefix)
+    filled, draws = (packed.segments > 0).sum(axis=1), ROW_DRAWS if prefix else None
+    return RowPlan(f"packed {prefix}", filled, packed.tokens.shape[1], rows, seed, draws)
 
 
 def training_rows(
@@ -102,7 +78,7 @@ def training_rows(
     """The order of the rows of documents in a `layout`, and what makes a batch of them."""
     if layout == "packed":
         packed = pack(documents, length, start, eos)
-        return PackedPlan(packed, rows, seed, prefix), partial(load_packed, packed=packed)
+        return packed_plan(packed, rows, seed, prefix), partial(load_packed, packed=packed)
     stream = as_stream(documents, eos, seed, stream_start(start, eos))
     plan = StreamPlan(len(stream), length, rows, seed, prefix)
     return plan, partial(load_stream, stream=stream)
@@ -216,7 +192,7 @@ def load_stream(
 
 
 def load_packed(ids: Int64[np.ndarray, "rows *draw"], shape: Shape, packed: Packed) -> Batch:
-    """The rows of a `PackedPlan`: as `load_stream`, with `segments` and a prefix in each piece."""
+    """The rows of a `packed_plan`: as `load_stream`, with `segments` and a prefix in each piece."""
     ids = ids.reshape(len(ids), -1)
     rows, real = ids[:, 0], ids[:, :1] >= 0
     arrays = packed.tokens, packed.targets, packed.segments

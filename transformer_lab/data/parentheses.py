@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from transformer_lab.data.labelled import LabelledSplits
-from transformer_lab.data.labelled_rows import Example
+from transformer_lab.data.labelled import Example
+from transformer_lab.data.splits import Splits
 from transformer_lab.errors import LabError, known
 
 ALPHABETS = {  # each opening symbol with the one that closes it
@@ -117,7 +117,7 @@ def rows(
         yield Example(no, None, UNBALANCED)
 
 
-def load(config: ParenthesesConfig) -> LabelledSplits:
+def load(config: ParenthesesConfig) -> Splits:
     """The splits of a config, the same every time; no held-out text is trained on."""
     lengths = list(range(config.min_length, config.max_length + 1, 2))
     make = lambda size, number, held: list(  # noqa: E731
@@ -127,7 +127,7 @@ def load(config: ParenthesesConfig) -> LabelledSplits:
     train = make(config.train_size, 3, {row.text for row in (*test, *validation)})
     report = {"train": len(train), "validation": len(validation), "test": len(test)}
     labels = sorted((BALANCED, UNBALANCED))
-    return LabelledSplits(train, validation, test, labels, report, "none needed (generated)")
+    return Splits(train, validation, test, report, "none needed (generated)", labels)
 
 
 def of_length(config: ParenthesesConfig, length: int, trained: set[str]) -> list[Example]:

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 
 from transformer_lab import text
-from transformer_lab.data.contents import Content, Plan, Say, find_content, scanned
+from transformer_lab.data.contents import Content, Plan, Say, find_content, kept, scanned
+from transformer_lab.data.formats.records import Part, Row, read
 from transformer_lab.data.indexing import write_index
-from transformer_lab.data.pairs import key
 from transformer_lab.data.processes import results
-from transformer_lab.data.raw_files import Part, Row, read
-from transformer_lab.data.scanning import kept
 from transformer_lab.data.shards import PREPARED, TOKENIZER, settings, shard_name
-from transformer_lab.data.user_files import SPLITS
+from transformer_lab.data.splits import SPLITS, key
 from transformer_lab.errors import LabError, read_json
 
 BEGUN = "begun.json"

@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from transformer_lab.data import brown
-from transformer_lab.data.batching import BatchPlan
+from transformer_lab.data.batching import BatchPlan, Draws
 from transformer_lab.data.buckets import Shape
 from transformer_lab.errors import LabError
 from transformer_lab.text import Tokenizer
@@ -35,11 +34,6 @@ def split_sentences(text: str) -> list[str]:
     """The sentences of a text by a plain rule; a line break ends one too, blank lines are none."""
     lines = (line.strip() for line in text.splitlines())
     return [sentence for line in lines if line for sentence in _END.split(line)]
-
-
-def brown_sentences(document: brown.BrownDocument) -> list[str]:
-    """The sentences of a Brown document as plain English."""
-    return [brown.detokenise([word for word, _ in tokens]) for tokens in document.sentences]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,15 +120,15 @@ class PairPlan(BatchPlan):
         lengths = first[:, 1] - first[:, 0] + first[:, 3] - first[:, 2] + 2 + int(next_sentence)
         super().__init__(lengths[:, None], [(max_length,)], rows * max_length, seed=seed)
 
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows 6"]]:
-        bucket, flat = super().__getitem__(step)
-        ids = flat.reshape(-1, 5)
+    draws = Draws(2, 2**63, False)
+
+    def _with_draws(self, ids: np.ndarray, step: int) -> Int64[np.ndarray, "rows 6"]:
+        ids = ids.reshape(-1, 5)
         if self.dynamic:
-            draws = np.random.default_rng((self.seed, step, 2)).integers(2**63, size=len(ids))
-        else:
-            mixed = (ids + self.seed).astype(np.uint64) @ _SPREAD
-            draws = (mixed >> np.uint64(1)).astype(np.int64)
-        return bucket, np.column_stack([ids, np.where(ids[:, 0] < 0, -1, draws)])
+            return np.column_stack([ids, super()._with_draws(ids[:, 0], step)[:, 1]])
+        mixed = (ids + self.seed).astype(np.uint64) @ _SPREAD
+        draws = (mixed >> np.uint64(1)).astype(np.int64)
+        return np.column_stack([ids, np.where(ids[:, 0] < 0, -1, draws)])
 
     def examples(self, epoch: int) -> Int64[np.ndarray, "n 5"]:
         """The examples that an epoch draws from, in the documents' order."""

@@ -13,7 +13,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 from jaxtyping import Float64, Int, Int64
 
-from transformer_lab.data.batching import BatchPlan, fits
+from transformer_lab.data.batching import BatchPlan, Draws, fits
 from transformer_lab.data.buckets import choose_buckets
 from transformer_lab.data.shards import Shards
 from transformer_lab.errors import LabError
@@ -58,17 +58,14 @@ class CountedPlan(BatchPlan):
 
     def __init__(self, cells, counts, shapes, tokens_per_batch, multiple=1, seed=0, name=""):
         super().__init__(cells, shapes, tokens_per_batch, multiple, seed)
-        self._name, self._counts = name, np.asarray(counts, np.int64)
+        self._kind, self._counts = name, np.asarray(counts, np.int64)
         self._count(np.bincount(self._buckets, self._counts, len(self.shapes)))
 
     def _count(self, examples: np.ndarray) -> None:
         self._examples = examples.astype(np.int64)
         self._batches = -(-self._examples // self._rows)
 
-    def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *more"]]:
-        if step < 0:
-            raise IndexError(f"step {step} is negative")
-        epoch, place = divmod(int(step), self.batches_per_epoch)
+    def _batch(self, epoch: int, place: int) -> tuple[int, Int64[np.ndarray, "rows *more"]]:
         turn = int(permuted(np.array([place]), len(self), self.seed, epoch)[0])
         ends = np.cumsum(self._batches)
         bucket = int(np.searchsorted(ends, turn, "right"))
@@ -76,12 +73,8 @@ class CountedPlan(BatchPlan):
         count = int(self._examples[bucket])
         numbers = np.arange(first, min(first + self._rows[bucket], count))
         ids = self._ids(bucket, epoch, permuted(numbers, count, self.seed, epoch, bucket, 1))
-        ids = self._with_draws(ids, step)
         filler = np.full((self._rows[bucket] - len(ids), *ids.shape[1:]), -1, np.int64)
         return bucket, np.concatenate([ids, filler])
-
-    def _with_draws(self, ids: np.ndarray, step: int) -> np.ndarray:
-        return ids
 
     def padding_share(self) -> float:
         slots = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
@@ -90,7 +83,7 @@ class CountedPlan(BatchPlan):
 
     @cached_property
     def _digest(self) -> str:
-        own = f"{self._name} {self.shapes} {self._rows} {self.seed}"
+        own = f"{self._kind} {self.shapes} {self._rows} {self.seed}"
         return hashlib.sha256(own.encode()).hexdigest()
 
 
@@ -171,14 +164,14 @@ class _DocumentPlan(CountedPlan):
         for name, value in (("length", length), ("rows", rows)):
             if value < 1:
                 raise LabError(f"{name} must be at least 1, got {value}")
-        self.draws = draws
         name = f"{kind} {draws} {shards.fingerprint}"
         super().__init__(filled[:, None], counts, [(length,)], rows * length, 1, seed, name)
+        self.draws = Draws(2, 2**32, False) if draws else None
 
     def _with_draws(self, ids, step):
-        if not self.draws:
+        if self.draws is None:
             return ids
-        draws = np.random.default_rng((self.seed, step, 2)).integers(2**32, size=len(ids))
+        draws = super()._with_draws(ids.reshape(len(ids), -1)[:, 0], step)[:, 1]
         draws = draws.reshape(-1, *[1] * (ids.ndim - 1))
         return np.concatenate([ids, np.broadcast_to(draws, (*ids.shape[:-1], 1))], axis=-1)
 

@@ -1,11 +1,94 @@
-"""Hold out groups of pairs so that no source sentence stands in two splits."""
+"""From a source's examples to training, validation and test splits, whatever the source.
+
+A source is a file of `data.sources`. A config names it; `read` calls its function for the kind of
+examples that the config asks for: `pairs`, `documents`, `labelled`, `images` or `captioned`.
+"""
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
 
-from transformer_lab.data.pairs import Report, Row, key
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, known
+from transformer_lab.kinds import kind, kinds
+
+SOURCES = "transformer_lab.data.sources"
+SPLITS = ("train", "validation", "test")
+Report = Counter[str]
+
+
+class Item(NamedTuple):
+    """An example on its way to a split.
+
+    Splits that are made here divide no group (a film, a page, a document), and each stratum (a
+    genre, a class) gives its share of them.
+    """
+
+    group: str
+    row: Any
+    stratum: str = ""
+
+
+class Found(NamedTuple):
+    """What a source gives: items to train on, and those of the held-out splits that it has."""
+
+    parts: dict[str, Sequence]
+    licence: str
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of each split.
+
+    `report` counts the examples read, those dropped by reason, and each split; `labels` are the
+    sorted classes or tags of all splits, where the examples have such.
+    """
+
+    train: Sequence
+    validation: Sequence
+    test: Sequence
+    report: dict[str, int]
+    licence: str
+    labels: list[str] | None = None
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the content of all splits, in order, and of the labels."""
+        content = [self.train, self.validation, self.test]
+        content += [] if self.labels is None else [self.labels]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+class SourceConfig:
+    """What the sections `data` share: `source`, a file of `data.sources`, sizes, shares, limits."""
+
+    KIND: ClassVar[str]  # the function of the source's file
+
+    def __post_init__(self):
+        known("config.data.source = ", self.source, kinds(SOURCES, f"def {self.KIND}"))
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("_share") and not 0 <= value < 1:
+                raise LabError(f"config.data.{name} = {value} is no share: give 0 to below 1")
+            if (name.startswith("max_") or name.endswith("_size")) and value < 0:
+                raise LabError(f"config.data.{name} = {value} is negative: use 0")
+
+
+def read(config: SourceConfig, *more: Any) -> Any:
+    """What the config's source gives; the report, where a kind has one, is counted up."""
+    module = kind(SOURCES, f"def {config.KIND}", "config.data.source", config.source)
+    return getattr(module, config.KIND)(config, *more)
+
+
+def fold(text: str) -> str:
+    """The text with each run of white space as one space and none at its ends."""
+    return " ".join(text.split())
+
+
+def key(text: str) -> str:
+    """What makes two texts the same one: case and white space do not count."""
+    return fold(text).casefold()
 
 
 def shuffled(names: list[str], seed: int) -> list[str]:
@@ -13,10 +96,147 @@ def shuffled(names: list[str], seed: int) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\0{name}".encode()).digest())
 
 
-def hold_out(
-    rows: list[Row], validation_size: int, test_size: int, seed: int, report: Report
-) -> tuple[list[Row], list[Row], list[Row]]:
-    """Train, validation and test rows; train in the order of `rows`.
+def finish(
+    make: Callable[..., Splits],
+    rows: dict[str, Sequence],
+    report: Report,
+    config: Any,
+    limit: str,
+    name: Callable[[Any], str],
+    **more: Any,
+) -> Splits:
+    """The splits, with as many training rows as the config's key `limit` says (0: all).
+
+    Which rows stay depends on their names; a larger limit only adds to them, and the held-out
+    splits are the same. Of a lazy sequence the first rows stay.
+    """
+    train, most = rows["train"], getattr(config, limit)
+    if most and len(train) > most:
+        report[f"over_{limit}"] += len(train) - most
+        if isinstance(train, list):
+            some = set(shuffled(list(map(name, train)), config.split_seed)[:most])
+            rows["train"] = [row for row in train if name(row) in some]
+        else:
+            rows["train"] = train[:most]
+    report.update({split: len(rows[split]) for split in SPLITS})
+    counts = {name: count for name, count in report.items() if count or name in SPLITS}
+    return make(**{split: rows[split] for split in SPLITS}, report=counts, **more)
+
+
+def split_by_share(
+    config: Any,
+    limit: str,
+    name: Callable[[Any], str],
+    limit_name: Callable[[Any], str],
+    mixed: bool = True,
+    labels_of: Callable[[list], list[str]] | None = None,
+) -> Splits:
+    """The splits of a config with `validation_share` and `test_share`; the same for every run.
+
+    No row to train on stands in another split or comes twice: rows of one `name` are the same one.
+    Splits that the source has stay as they are; one that it lacks gets its share of the others,
+    shuffled if `mixed`.
+    """
+    report: Report = Counter()
+    found = read(config, report)
+    parts = dict(found.parts)
+    report["read"] = sum(map(len, parts.values())) + report.total()
+    held = {name(item.row) for split in parts if split != "train" for item in parts[split]}
+    parts["train"] = _distinct(parts["train"], held, name, report)
+    every = [item.row for part in parts.values() for item in part]
+    labels = labels_of(every) if labels_of else None
+    parts["train"] = _hold_out(parts, config, name if mixed else None)
+    rows = {split: [item.row for item in parts[split]] for split in SPLITS}
+    more = {"licence": found.licence, "labels": labels}
+    return finish(Splits, rows, report, config, limit, limit_name, **more)
+
+
+def _distinct(items: Sequence[Item], held: set[str], name: Callable, report: Report) -> list[Item]:
+    kept, seen = [], set()
+    for item in items:
+        mine = name(item.row)
+        if not mine:
+            report["empty"] += 1
+        elif mine in held:
+            report["in_another_split"] += 1
+        elif mine in seen:
+            report["duplicate"] += 1
+        else:
+            seen.add(mine)
+            kept.append(item)
+    return kept
+
+
+def _hold_out(parts: dict[str, Sequence[Item]], config: Any, mixed_by: Callable | None) -> list:
+    """The items to train on; the splits that `parts` lacks get their shares of the others.
+
+    Whole groups are taken by a hash of their name until there are enough rows, those of all
+    strata in step; a share that is not 0 gets at least one. Of the user's labelled files each
+    stratum gives a split its first group before any gives a second, and keeps its last one.
+    """
+    strata: dict[str, dict[str, list[Item]]] = {}
+    for item in parts["train"]:
+        strata.setdefault(item.stratum, {}).setdefault(item.group, []).append(item)
+    queue = sorted(
+        ((rank + 0.5) / len(groups), stratum, group)
+        for stratum, groups in strata.items()
+        for rank, group in enumerate(shuffled(list(groups), config.split_seed))
+    )
+    total, whole, taken = len(parts["train"]), len(queue), set()
+    for split, share in (("test", config.test_share), ("validation", config.validation_share)):
+        if split in parts:
+            continue
+        size, rows = max(1, round(share * total)) if share else 0, []
+        if config.source == "files" and mixed_by:
+            queue = _each_first(queue)
+        while queue and len(rows) < size:
+            _, stratum, group = queue.pop(0)
+            taken.add((stratum, group))
+            rows += strata[stratum][group]
+        if mixed_by:
+            by_name = {mixed_by(item.row): item for item in rows}
+            rows = [by_name[name] for name in shuffled(list(by_name), config.split_seed)]
+        parts[split] = rows
+    if not queue:
+        raise LabError(
+            f"{total} examples in {whole} groups are too few: config.data.validation_share = "
+            f"{config.validation_share} and test_share = {config.test_share} leave none to train on"
+        )
+    return [item for item in parts["train"] if (item.stratum, item.group) not in taken]
+
+
+def _each_first(queue: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
+    """The queue with each stratum's first group in front, and at the end those that are alone."""
+    left, seen = Counter(stratum for _, stratum, _ in queue), set()
+    order: list[list] = [[], [], []]
+    for entry in sorted(queue):
+        stratum = entry[1]
+        order[2 if left[stratum] == 1 else stratum in seen].append(entry)
+        seen.add(stratum)
+    return [entry for part in order for entry in part]
+
+
+def clean_pairs(items: Iterable[Item], max_characters: int, report: Report) -> list[Item]:
+    """Pairs with text on both sides, none too long, each pair once; drops are counted."""
+    kept, seen = [], set()
+    for item in items:
+        source, target = item.row
+        if not source.strip() or not target.strip():
+            report["empty"] += 1
+        elif max_characters and max(len(source), len(target)) > max_characters:
+            report["too_long"] += 1
+        elif item.row in seen:
+            report["duplicate"] += 1
+        else:
+            seen.add(item.row)
+            kept.append(item)
+    return kept
+
+
+def split_by_source(
+    items: list[Item], validation_size: int, test_size: int, seed: int, report: Report
+) -> dict[str, list[Item]]:
+    """Pairs of each split, so that no source sentence stands in two; train in the items' order.
 
     Groups are taken by a hash of their name until enough sentences survive. A held-out sentence
     survives if no other split holds its source (see `key`), and once only; the rest of its group
@@ -24,25 +244,23 @@ def hold_out(
     asked for, shuffled, so that the first of them are a fair sample. Raises LabError when nothing
     would be left to train on.
     """
-    keys = [key(row.source) for row in rows]
+    keys = [key(item.row[0]) for item in items]
     members: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault(row.group, []).append(i)
-    outside = Counter(keys)  # rows of each source that no held-out group contains so far
+    for i, item in enumerate(items):
+        members.setdefault(item.group, []).append(i)
+    outside = Counter(keys)  # pairs of each source that no held-out group contains so far
     groups = iter(shuffled(list(members), seed))
     test = _take(groups, test_size, members, keys, outside, report)
     validation = _take(groups, validation_size, members, keys, outside, report)
-    left = sorted(i for group in groups for i in members[group])
-    if not left:
+    train = [items[i] for i in sorted(i for group in groups for i in members[group])]
+    if not train:
         raise LabError(
-            f"{len(rows)} pairs are too few: config.data.validation_size = {validation_size} and "
+            f"{len(items)} pairs are too few: config.data.validation_size = {validation_size} and "
             f"config.data.test_size = {test_size} leave none to train on"
         )
-    held = [
-        [by_source[source] for source in shuffled(list(by_source), seed)]
-        for by_source in ({rows[i].source: rows[i] for i in part} for part in (validation, test))
-    ]
-    return [rows[i] for i in left], *held
+    by_source = [{items[i].row[0]: items[i] for i in part} for part in (validation, test)]
+    held = ([part[source] for source in shuffled(list(part), seed)] for part in by_source)
+    return dict(zip(SPLITS, (train, *held), strict=True))
 
 
 def _take(
@@ -53,7 +271,7 @@ def _take(
     outside: Counter[str],
     report: Report,
 ) -> list[int]:
-    """Row numbers of one held-out split, from as many groups as it needs."""
+    """Numbers of the pairs of one held-out split, from as many groups as it needs."""
     kept: list[int] = []
     taken: list[int] = []
     while len(kept) < size:
@@ -63,7 +281,7 @@ def _take(
         for i in members[group]:
             taken.append(i)
             outside[keys[i]] -= 1
-            # At zero, every row with this source is in a held-out group and none was kept yet.
+            # At zero, every pair with this source is in a held-out group and none was kept yet.
             if not outside[keys[i]]:
                 kept.append(i)
     elsewhere = sum(outside[keys[i]] > 0 for i in taken)
@@ -100,10 +318,3 @@ def remarks(
                 + "; the model cannot learn what it never sees" * (split == "train")
             )
     return lines
-
-
-def check_shares(validation: float, test: float) -> None:
-    """Refuses what is no share of a set to hold out."""
-    for name, share in (("validation_share", validation), ("test_share", test)):
-        if not 0 <= share < 1:
-            raise LabError(f"config.data.{name} = {share} is no share: give 0 to below 1")

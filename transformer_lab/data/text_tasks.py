@@ -6,17 +6,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from transformer_lab.data import documents, labelled, libreoffice_help, parallel
+from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.fetch import fetch
-from transformer_lab.data.pairs import Report, Row, clean, key
-from transformer_lab.data.parallel import SPLITS, PairSplits
+from transformer_lab.data.labelled import LabelledConfig, Question, load_labelled
+from transformer_lab.data.parallel import PairsConfig, PairSplits, load_pairs
 from transformer_lab.data.sentence_pairs import split_sentences
 from transformer_lab.data.shards import Shards
+from transformer_lab.data.sources import libreoffice_help
 from transformer_lab.data.span_corruption import SpansConfig
-from transformer_lab.data.splits import hold_out
+from transformer_lab.data.splits import (
+    SPLITS,
+    Item,
+    Report,
+    Splits,
+    clean_pairs,
+    key,
+    split_by_source,
+)
 from transformer_lab.errors import LabError, known
-
-Texts = list[tuple[str, str]]
 
 SPANS = "spans"  # the task without prefix, made of documents: see tasks.text_to_text
 PREFIXES = {
@@ -62,81 +69,71 @@ def load_tasks(config: TextTasksConfig) -> dict[str, PairSplits]:
     "") pairs. Held-out splits come shuffled."""
     if config.path:
         shards = Shards(config.path)
-        held = {split: shards.held_out(split) for split in SPLITS[1:]}
-        return {
-            name: PairSplits([], held["validation"][name], held["test"][name], {}, shards.licence)
-            for name in shards.parts
+        held = {
+            name: [shards.held_out(split)[name] for split in SPLITS[1:]] for name in shards.parts
         }
+        return {name: PairSplits([], *both, {}, shards.licence) for name, both in held.items()}
     found = {}
     for name in config.tasks:
         parts, report, licence = TASKS[name](config)
-        prefix, cut = PREFIXES.get(name, ""), config.held_out
-        rows = {split: [(prefix + a, b) for a, b in parts[split]] for split in SPLITS}
-        if name != SPANS:
-            rows |= {split: rows[split][:cut] for split in SPLITS[1:]}
-        found[name] = PairSplits(**rows, report=report, licence=licence)
+        prefix, cut = PREFIXES.get(name, ""), None if name == SPANS else config.held_out
+        rows = [[(prefix + a, b) for a, b in parts[split]] for split in SPLITS]
+        rows[1:] = [some[:cut] for some in rows[1:]]
+        found[name] = PairSplits(*rows, report=report, licence=licence)
     return found
 
 
-def _translate(config: TextTasksConfig):
-    splits = parallel.load_pairs(
-        parallel.PairsConfig(
-            source=config.pairs_source,
-            validation_size=config.held_out,
-            test_size=config.held_out,
-            split_seed=config.split_seed,
-        )
-    )
-    return {split: getattr(splits, split) for split in SPLITS}, splits.report, splits.licence
+Loaded = tuple[dict[str, list[tuple[str, str]]], dict[str, int], str]  # splits, report, licence
 
 
-def _summarize(config: TextTasksConfig):
-    """Sections of the help's pages, cut at `max_words`, to their headings."""
-    folder = fetch(libreoffice_help.PACKAGES["en"])
-    report: Report = Counter()
-    rows = []
-    for page, heading, body in libreoffice_help.sections(folder):
-        report["read"] += 1
-        rows.append(Row(page, " ".join(body.split()[: config.max_words]), heading))
-    headings = Counter(key(row.target) for row in rows)
-    telling = [row for row in rows if headings[key(row.target)] <= _COMMON]
-    report["common_heading"] = len(rows) - len(telling)
-    telling = clean(telling, 0, report)
-    parts = hold_out(telling, config.held_out, config.held_out, config.split_seed, report)
-    texts = {
-        split: [(row.source, row.target) for row in part]
-        for split, part in zip(SPLITS, parts, strict=True)
-    }
-    return texts, dict(report), libreoffice_help.LICENCE
-
-
-def _labelled(source: str, config: TextTasksConfig, pair: Callable) -> tuple:
-    splits = labelled.load_labelled(
-        labelled.LabelledConfig(source=source, split_seed=config.split_seed)
-    )
+def _texts_of(splits: Splits, pair: Callable = lambda row: row) -> Loaded:
     texts = {split: [pair(row) for row in getattr(splits, split)] for split in SPLITS}
     return texts, splits.report, splits.licence
 
 
-def _sentiment(config: TextTasksConfig):
-    return _labelled(config.sentiment_source, config, lambda row: (row.text, row.label))
+def _translate(config: TextTasksConfig) -> Loaded:
+    held, source = config.held_out, config.pairs_source
+    pairs = PairsConfig(source, validation_size=held, test_size=held, split_seed=config.split_seed)
+    return _texts_of(load_pairs(pairs))
 
 
-def _question(config: TextTasksConfig):
-    def pair(row: labelled.Question) -> tuple[str, str]:
+def _summarize(config: TextTasksConfig) -> Loaded:
+    """Sections of the help's pages, cut at `max_words`, to their headings."""
+    folder = fetch(libreoffice_help.PACKAGES["en"])
+    items = [
+        Item(page, (" ".join(body.split()[: config.max_words]), heading))
+        for page, heading, body in libreoffice_help.sections(folder)
+    ]
+    headings = Counter(key(item.row[1]) for item in items)
+    telling = [item for item in items if headings[key(item.row[1])] <= _COMMON]
+    report = Report(read=len(items), common_heading=len(items) - len(telling))
+    telling, size = clean_pairs(telling, 0, report), config.held_out
+    parts = split_by_source(telling, size, size, config.split_seed, report)
+    texts = {split: [item.row for item in part] for split, part in parts.items()}
+    return texts, dict(report), libreoffice_help.LICENCE
+
+
+def _labelled(source: str, config: TextTasksConfig) -> Splits:
+    return load_labelled(LabelledConfig(source=source, split_seed=config.split_seed))
+
+
+def _sentiment(config: TextTasksConfig) -> Loaded:
+    return _texts_of(_labelled(config.sentiment_source, config), lambda row: (row.text, row.label))
+
+
+def _question(config: TextTasksConfig) -> Loaded:
+    def pair(row: Question) -> tuple[str, str]:
         answer = row.answers[0][0] if row.answers else ""
         return f"{row.question} context: {row.context}", answer
 
-    return _labelled(config.question_source, config, pair)
+    return _texts_of(_labelled(config.question_source, config), pair)
 
 
-def _documents(config: TextTasksConfig) -> documents.Documents:
-    return documents.load_documents(
-        documents.DocumentsConfig(source=config.documents_source, split_seed=config.split_seed)
-    )
+def _documents(config: TextTasksConfig) -> Splits:
+    return load_documents(DocumentsConfig(config.documents_source, split_seed=config.split_seed))
 
 
-def _next_sentence(config: TextTasksConfig):
+def _next_sentence(config: TextTasksConfig) -> Loaded:
     """Two sentences and "yes" if the second followed the first; else it is of another document."""
     found = _documents(config)
     texts = {}
@@ -161,13 +158,11 @@ def _sentence_pairs(texts: list[str], words: int, draw: random.Random) -> Iterat
                 yield f"{first} then: {second}", "yes" if follows else "no"
 
 
-def _spans(config: TextTasksConfig):
-    found = _documents(config)
-    texts = {split: [(text, "") for text in getattr(found, split)] for split in SPLITS}
-    return texts, found.report, found.licence
+def _spans(config: TextTasksConfig) -> Loaded:
+    return _texts_of(_documents(config), lambda text: (text, ""))
 
 
-TASKS: dict[str, Callable[[TextTasksConfig], tuple[dict[str, Texts], dict[str, int], str]]] = {
+TASKS: dict[str, Callable[[TextTasksConfig], Loaded]] = {
     "translate": _translate,
     "summarize": _summarize,
     "sentiment": _sentiment,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, Int64
 
+from transformer_lab.data.batching import RowPlan
 from transformer_lab.data.buckets import Shape
-from transformer_lab.data.packing import RowPlan
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.errors import LabError
 
@@ -57,8 +57,8 @@ class Windows:
 
     def plan(self, rows: int, seed: int) -> RowPlan:
         """Each token is the middle of a window once an epoch."""
-        kind = f"windows {self.config} {self.cbow}"
-        return RowPlan(kind, np.ones(len(self.tokens), np.int64), 1, rows, seed, True)
+        name = f"windows {self.config} {self.cbow} True"
+        return RowPlan(name, np.ones(len(self.tokens), np.int64), 1, rows, seed)
 
     def load(self, ids: Int64[np.ndarray, "rows draw"], shape: Shape) -> Batch:
         """`inputs` and `inputs_mask` [rows, I]; `outputs` [rows, O, 1 + K], the true word first,

@@ -13,6 +13,7 @@ import numpy as np
 from transformer_lab import text
 from transformer_lab.data import labelled
 from transformer_lab.data.batching import BatchConfig
+from transformer_lab.data.sources.files import place_of
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, weights_of
 from transformer_lab.tasks import scores
@@ -90,7 +91,7 @@ class Classification(Reading):
         for row in rows:
             value = _finite(row.label) if self.config.regression else number.get(row.label)
             if value is None:
-                where = labelled.place_of(row, split, self.sections["data"])
+                where = place_of(row, split, self.sections["data"])
                 raise LabError(
                     f'{where}the {split} row "{row.text[:40]}" has the label '
                     f"{json.dumps(row.label)}: " + self._reason(row.label)

@@ -14,8 +14,8 @@ from jaxtyping import Array, Key
 
 from transformer_lab import models, text
 from transformer_lab.data import emoji
-from transformer_lab.data.batching import RowsConfig
-from transformer_lab.data.drawings import DrawPlan, plain, varied
+from transformer_lab.data.batching import RowPlan, RowsConfig
+from transformer_lab.data.drawings import draw_plan, plain, varied
 from transformer_lab.data.images.normalise import check_bytes
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.splits import remarks
@@ -162,8 +162,8 @@ class Contrastive(Naming):
         return self._filled(images if strength else plain(pictures, self.size), captions, real)
 
     @cached_property
-    def train_plan(self) -> DrawPlan:
-        return DrawPlan(len(self.data.train), self.rows, self.seed)
+    def train_plan(self) -> RowPlan:
+        return draw_plan(len(self.data.train), self.rows, self.seed)
 
     def steps_per_epoch(self) -> int:
         return len(self.train_plan)

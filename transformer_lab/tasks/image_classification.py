@@ -15,8 +15,7 @@ from transformer_lab import models
 from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
-from transformer_lab.data.splits import remarks
-from transformer_lab.data.user_files import SPLITS
+from transformer_lab.data.splits import SPLITS, remarks
 from transformer_lab.errors import LabError
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (

@@ -8,11 +8,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer_lab import text
-from transformer_lab.data import documents
 from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.images import pixels, sources
-from transformer_lab.data.splits import remarks
-from transformer_lab.data.user_files import SPLITS
+from transformer_lab.data.splits import SPLITS, Splits, remarks
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generator
 from transformer_lab.errors import LabError
@@ -98,9 +96,9 @@ class ImageModeling(LanguageModeling):
         return found
 
     @cached_property
-    def documents(self) -> documents.Documents:
+    def documents(self) -> Splits:
         texts = {split: pixels.to_texts(self.images[split]) for split in SPLITS}
-        return documents.Documents(**texts, report=self._splits.report,
+        return Splits(**texts, report=self._splits.report,
                                    licence=self._splits.licence)  # fmt: skip
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:

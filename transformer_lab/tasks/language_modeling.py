@@ -17,7 +17,7 @@ from transformer_lab.data.batching import BatchPlan, RowsConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.shards import Shards, open_shards
-from transformer_lab.data.splits import remarks
+from transformer_lab.data.splits import Splits, remarks
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.errors import LabError
@@ -155,7 +155,7 @@ class LanguageModeling:
         return open_shards(*settings, "language_modeling", self.tokenizer)
 
     @cached_property
-    def documents(self) -> documents.Documents:
+    def documents(self) -> Splits:
         if self.shards:
             return documents.prepared_documents(self.shards)
         return documents.load_documents(self.sections["data"])
@@ -171,7 +171,7 @@ class LanguageModeling:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return self.shards.fingerprint if self.shards else documents.fingerprint(self.documents)
+        return self.shards.fingerprint if self.shards else self.documents.fingerprint()
 
     @cached_property
     def _train(self) -> tuple[BatchPlan, Callable[..., HostBatch]]:

@@ -13,6 +13,7 @@ from transformer_lab.data import documents, sentence_pairs
 from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.splits import Splits
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
@@ -57,7 +58,7 @@ class MaskedLanguageModeling(Reading):
         self.sections["batch"].check(rows_multiple)
 
     @cached_property
-    def data(self) -> documents.Documents:
+    def data(self) -> Splits:
         return documents.load_documents(self.sections["data"])
 
     def train_texts(self) -> Iterator[str]:
@@ -65,7 +66,7 @@ class MaskedLanguageModeling(Reading):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return documents.fingerprint(self.data)
+        return self.data.fingerprint()
 
     @cached_property
     def masker(self) -> Masker:

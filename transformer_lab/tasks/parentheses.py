@@ -5,8 +5,9 @@ from functools import cached_property
 import numpy as np
 
 from transformer_lab import text
-from transformer_lab.data import labelled, parentheses
+from transformer_lab.data import parentheses
 from transformer_lab.data.batching import BatchConfig
+from transformer_lab.data.splits import Splits
 from transformer_lab.tasks.base import Params, Place, Scores
 from transformer_lab.tasks.classification import Classification, ClassificationConfig
 
@@ -22,7 +23,7 @@ class Parentheses(Classification):
     """The same with `accuracy_N` of the finished model on texts of N symbols, and baselines."""
 
     @cached_property
-    def data(self) -> labelled.LabelledSplits:
+    def data(self) -> Splits:
         return parentheses.load(self.sections["data"])
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 from transformer_lab import models, text
 from transformer_lab.data import labelled
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.splits import remarks
+from transformer_lab.data.splits import SPLITS, remarks
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, table_size
 from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
@@ -78,7 +78,7 @@ class Reading(Bucketed):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return labelled.fingerprint(self.data)
+        return self.data.fingerprint()
 
     @cached_property
     def labels(self) -> list[str]:
@@ -155,7 +155,7 @@ class Reading(Bucketed):
 
     def report(self) -> list[str]:
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
-        classes = {s: set(labelled.labels_of(getattr(self.data, s))) for s in labelled.SPLITS}
+        classes = {s: set(labelled.labels_of(getattr(self.data, s))) for s in SPLITS}
         lines = [
             f"examples: {counts}; licence: {self.data.licence}",
             *remarks(self.data.report, self.sections["data"], classes),

@@ -117,7 +117,7 @@ class TextToText(Translation):
 
     @cached_property
     def _fingerprint(self) -> str:
-        found = map(parallel.fingerprint, self.parts.values())
+        found = (part.fingerprint() for part in self.parts.values())
         return self.shards.fingerprint if self.shards else " ".join(found)
 
     def encode(self, sentence: str) -> list[int]:

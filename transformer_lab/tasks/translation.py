@@ -149,7 +149,7 @@ class Translation(Bucketed):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return self.shards.fingerprint if self.shards else parallel.fingerprint(self.pairs)
+        return self.shards.fingerprint if self.shards else self.pairs.fingerprint()
 
     def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
         pairs = getattr(self.pairs, split)

@@ -14,7 +14,7 @@ from transformer_lab.data import documents
 from transformer_lab.data.batching import check_rows
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.splits import remarks
+from transformer_lab.data.splits import Splits, remarks
 from transformer_lab.data.word_windows import WindowConfig, Windows
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, masked_sum
@@ -77,7 +77,7 @@ class WordVectors:
         self.model = self.family.build(self.model_config)
 
     @cached_property
-    def data(self) -> documents.Documents:
+    def data(self) -> Splits:
         return documents.load_documents(self.sections["data"])
 
     def texts(self, split: str) -> Iterator[str]:
@@ -147,7 +147,7 @@ class WordVectors:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return documents.fingerprint(self.data)
+        return self.data.fingerprint()
 
     def assets(self) -> dict[str, bytes]:
         return self.tokenizer.to_files()

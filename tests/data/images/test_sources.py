@@ -12,9 +12,9 @@ from PIL import Image
 from tests.data.images.test_reading import encoded
 from tests.data.test_parallel import message, varint
 from transformer_lab.data.fetch import cached
-from transformer_lab.data.images import idx
 from transformer_lab.data.images.normalise import Normalisation, moments
 from transformer_lab.data.images.sources import ImageConfig, load_images
+from transformer_lab.data.sources import fashion_mnist, idx
 from transformer_lab.errors import LabError
 
 SPLITS = ("train", "validation", "test")
@@ -215,7 +215,9 @@ def test_a_prepared_set_is_read_lazily_with_its_own_names(tmp_path):
     assert sorted(rows(splits.train) + rows(splits.validation)) == [(i, i % 2) for i in range(20)]
 
 
-@pytest.mark.skipif(not cached(idx.FASHION), reason="fetched by the first run that needs it")
+@pytest.mark.skipif(
+    not cached(fashion_mnist.PACKAGE), reason="fetched by the first run that needs it"
+)
 def test_fashion_mnist_is_all_there():
     splits = load_images(ImageConfig())
     assert splits.report == {"read": 70000, "train": 54000, "validation": 6000, "test": 10000}

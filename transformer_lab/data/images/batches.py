@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_lab.data.batching import check_rows
+from transformer_lab.data.batching import RowPlan, check_rows
 from transformer_lab.data.buckets import Shape
 from transformer_lab.data.images.augment import AugmentConfig, augment, mix
 from transformer_lab.data.images.sources import Images
-from transformer_lab.data.packing import RowPlan
 from transformer_lab.data.pipeline import Batch, Batches
 from transformer_lab.errors import LabError
 
@@ -38,7 +37,7 @@ def train_plan(images: Images, rows: int, seed: int) -> RowPlan:
     """A new order each epoch, and a draw for each row of each step."""
     if not len(images):
         raise LabError("there is no image to train on")
-    return RowPlan("images", np.ones(len(images), np.int64), 1, rows, seed, draws=True)
+    return RowPlan("images True", np.ones(len(images), np.int64), 1, rows, seed)
 
 
 def train_batches(

@@ -1,25 +1,39 @@
 """Labelled images, whatever their source: split by class, reduced to a share, and described."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from transformer_lab.data.fetch import fetch
-from transformer_lab.data.images import digits, files, idx, prepared, reading
-from transformer_lab.data.images.rows import Found, Part
-from transformer_lab.data.splits import check_shares
-from transformer_lab.data.user_files import SPLITS
-from transformer_lab.errors import LabError, known
+from transformer_lab.data.images import reading
+from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, read
+from transformer_lab.errors import LabError
+
+
+class Part(NamedTuple):
+    """A split: images as uint8 arrays, paths or bytes, and the number of each one's class."""
+
+    items: Any  # has a length and an item at each number
+    labels: Any
+    content: str  # text or digest that differs where the data does
+
+
+class FoundImages(NamedTuple):
+    """The splits that a set has: "train" and, of "validation" and "test", its own."""
+
+    parts: dict[str, Part]
+    names: list[str]  # of the classes
+    channels: int  # of its images, where the config does not say
+    licence: str
 
 
 @dataclass(frozen=True)
-class ImageConfig:
+class ImageConfig(SourceConfig):
     """Which images to load, in which form, and how to split them."""
 
     source: str = "fashion_mnist"  # fashion_mnist | idx | digits | folders | table | tfds
@@ -37,9 +51,10 @@ class ImageConfig:
     share_seed: int = 0  # which of them; a larger share only adds some
     skip_damaged: bool = False  # whether files that are no whole image are left out and counted
 
+    KIND = "images"
+
     def __post_init__(self):
-        known("config.data.source = ", self.source, _SOURCES)
-        check_shares(self.validation_share, self.test_share)
+        super().__post_init__()
         if not 0 < self.share <= 1:
             raise LabError(f"config.data.share = {self.share} is no share: give above 0 to 1")
         if self.channels not in (0, 1, 3):
@@ -95,24 +110,18 @@ class Images(Sequence):
 
 
 @dataclass(frozen=True)
-class ImageSplits:
-    """The images of each split and the names of the classes, by number.
+class ImageSplits(Splits):
+    """The images of each split and, as `labels`, the names of the classes by number."""
 
-    `report` counts the images read, those dropped by reason, and each split.
-    """
+    content: str = ""  # SHA-256 of the data and of what the config makes of it
 
-    train: Images
-    validation: Images
-    test: Images
-    labels: list[str]
-    report: dict[str, int]
-    licence: str
-    content: str  # SHA-256 of the data and of what the config makes of it
+    def fingerprint(self) -> str:
+        return self.content
 
 
 def load_images(config: ImageConfig) -> ImageSplits:
     """The images of a config, fetched at first use; the same for every run with that config."""
-    found = _SOURCES[config.source](config)
+    found: FoundImages = read(config)
     report = {"read": sum(len(part.items) for part in found.parts.values())}
     whole = {split: _whole(part, config) for split, part in found.parts.items()}
     if damaged := report["read"] - sum(len(part.items) for part in whole.values()):
@@ -165,7 +174,7 @@ def _whole(part: Part, config: ImageConfig) -> Part:
     return Part([part.items[i] for i in kept], part.labels[kept], part.content)
 
 
-def _split(found: Found, config: ImageConfig) -> dict[str, np.ndarray]:
+def _split(found: FoundImages, config: ImageConfig) -> dict[str, np.ndarray]:
     """Row numbers of each split; one that the set lacks is cut from its training images, but no
     test split from a folder that comes with validation images."""
     numbers = {split: np.arange(len(part.items)) for split, part in found.parts.items()}
@@ -200,35 +209,3 @@ def _shares(labels, shares: list[float], seed: int, left: int = 0) -> list[np.nd
             start = end
     mix = np.random.default_rng(seed)  # so that the first of them are a fair sample
     return [mix.permutation(np.concatenate(places)) for places in taken]
-
-
-def _fashion(config: ImageConfig) -> Found:
-    return idx.read(config.path or str(fetch(idx.FASHION)), idx.FASHION_NAMES, "MIT")
-
-
-def _idx(config: ImageConfig) -> Found:
-    return idx.read(_own_path(config))
-
-
-def _folders(config: ImageConfig) -> Found:
-    return files.read_folders(_own_path(config))
-
-
-def _table(config: ImageConfig) -> Found:
-    return files.read_table(_own_path(config), config.path_column, config.label_column)
-
-
-def _own_path(config: ImageConfig) -> str:
-    if not config.path:
-        raise LabError(f'config.data.source = "{config.source}" needs config.data.path: your files')
-    return str(Path(config.path).expanduser()) if "," not in config.path else config.path
-
-
-_SOURCES: dict[str, Callable[[ImageConfig], Found]] = {
-    "fashion_mnist": _fashion,
-    "idx": _idx,
-    "digits": lambda config: digits.read(),
-    "folders": _folders,
-    "table": _table,
-    "tfds": lambda config: prepared.read(config.tfds_name, config.path),
-}

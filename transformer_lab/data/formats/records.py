@@ -1,8 +1,8 @@
-"""Rows of text files, Parquet files and ArrayRecord files that are larger than memory.
+"""Texts in text files, JSON lines, Parquet and ArrayRecord files, which may exceed the memory.
 
 A file is read in parts, so that several processes share one: a range of a text file's bytes, of a
 Parquet file's row groups, or of an ArrayRecord file's records. Nothing larger than a row, or than
-one row group, is in memory at once.
+one row group, is in memory at once. A row holds the texts of a pair, or of a document the one.
 """
 
 from collections.abc import Iterator
@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.user_files import (
-    SPLITS,
-    check_packed,
-    json_pair,
+from transformer_lab.data.formats.lines import (
+    JSON_LINES,
+    lines_from,
     parse_json,
     split_of,
     visible,
 )
+from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError
 
-SUFFIXES = {
-    "pairs": (".tsv", ".jsonl", ".json", ".parquet", ".array_record", ".arrayrecord"),
-    "documents": (".txt", ".jsonl", ".json", ".parquet", ".array_record", ".arrayrecord"),
-}
+_RECORDS = (*JSON_LINES, ".parquet", ".array_record", ".arrayrecord")
+SUFFIXES = {"pairs": (".tsv", *_RECORDS), "documents": (".txt", *_RECORDS)}
 Row = tuple[str, ...]  # (source, target), or (document,)
 
 
@@ -47,17 +45,17 @@ def find(path: str, kind: str) -> dict[str, list[Path]] | None:
     validation and test, each a file or a folder of files. None for what has no parts: a folder of
     .txt files, each of which is a document, two parallel files, or files of other kinds.
     """
-    place = Path(path).expanduser()
-    entries = visible(place, "*", SUFFIXES[kind]) if place.is_dir() else []
+    root = Path(path).expanduser()
+    entries = visible(root, "*", SUFFIXES[kind]) if root.is_dir() else []
     if "train" in {entry.stem for entry in entries}:
         named = [(split_of(entry.stem), [entry]) for entry in entries]
         other = [entry.name for entry in entries if split_of(entry.stem) not in SPLITS]
         if other:
-            raise LabError(f"{place} holds train and also {other[0]}: it may hold splits alone")
-    elif place.exists() or not place.parent.is_dir():
-        named = [("train", [place])]
+            raise LabError(f"{root} holds train and also {other[0]}: it may hold splits alone")
+    elif root.exists() or not root.parent.is_dir():
+        named = [("train", [root])]
     else:
-        named = [("train", sorted(place.parent.glob(place.name)))]
+        named = [("train", sorted(root.parent.glob(root.name)))]
     found: dict[str, list[Path]] = {}
     for split, places in named:
         for entry in places:
@@ -82,20 +80,33 @@ def parts_of(file: Path, size: int) -> list[Part]:
     return [Part(str(file), a, b, whole // count) for a, b in zip(edges, edges[1:], strict=False)]
 
 
-def read(part: Part, kind: str, names: Row) -> Iterator[Row]:
+def read_whole(file: Path, kind: str, names: Row = ()) -> Iterator[Row]:
+    """The rows of a file; a blank line between pairs is a pair of empty texts."""
+    (part,) = parts_of(file, 2**62) if file.is_file() else [Part(str(file), 0, 1, 0)]
+    return read(part, kind, names, blanks=kind == "pairs")
+
+
+def read(part: Part, kind: str, names: Row, blanks: bool = False) -> Iterator[Row]:
     """The rows of a part, texts as they stand. `names` are the languages of pairs.
 
     Raises: LabError that names the file and the place of what cannot be read.
     """
     file = Path(part.file)
-    if file.suffix == ".tsv":
-        yield from (_fields(line, where) for where, line in _lines(part) if line.strip())
-    elif file.suffix == ".txt":
+    make = _pair if kind == "pairs" else _document
+    if kind == "documents" and file.suffix not in _RECORDS:
         yield from ((text,) for text in _blocks(part))
+    elif file.suffix in _RECORDS and file.suffix not in JSON_LINES:
+        yield from (make(record, names, where) for where, record in _records(part))
     else:
-        make = _pair if kind == "pairs" else _document
-        for where, record in _records(part):
-            yield make(record, names, where)
+        for at, where, line in lines_from(file, part.begin):
+            if at >= part.end:
+                break
+            if not line.strip():
+                yield from [("", "")] * blanks
+            elif file.suffix in JSON_LINES:
+                yield make(parse_json(line, where), names, where)
+            else:
+                yield _fields(line, where)
 
 
 def _fields(line: str, where: str) -> Row:
@@ -106,80 +117,55 @@ def _fields(line: str, where: str) -> Row:
 
 
 def _pair(record: Any, names: Row, where: str) -> Row:
-    return json_pair(record, *names, where)
+    for keys in (("source", "target"), names):
+        if isinstance(record, dict) and all(isinstance(record.get(key), str) for key in keys):
+            return tuple(record[key] for key in keys)
+    raise LabError(
+        f'{where}: expected an object with strings "source" and "target" '
+        '(or "{}" and "{}")'.format(*names)
+    )
 
 
-def _document(record: Any, _: Row, where: str) -> Row:
+def _document(record: Any, names: Row, where: str) -> Row:
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise LabError(f'{where}: expected an object with a string "text"')
     return (record["text"],)
 
 
 def _records(part: Part) -> Iterator[tuple[str, Any]]:
+    """Each record of a Parquet or an ArrayRecord file behind its place in words."""
     file, numbers = Path(part.file), range(part.begin, part.end)
     if file.suffix == ".parquet":
         for group in numbers:
             rows = _parquet(file).read_row_group(group).to_pylist()
             yield from ((f"{file}: row {i} of group {group}", row) for i, row in enumerate(rows))
         return
-    if file.suffix in (".array_record", ".arrayrecord"):
-        reader = _array_record(file)
-        reader.seek(part.begin)
-        found = ((f"{file}: record {number}", reader.read()) for number in numbers)
-    else:
-        found = ((where, line) for where, line in _lines(part) if line.strip())
-    for where, content in found:
-        yield where, parse_json(content, where)
+    reader = _array_record(file)
+    reader.seek(part.begin)
+    for number in numbers:
+        where = f"{file}: record {number}"
+        yield where, parse_json(reader.read(), where)
 
 
 def _blocks(part: Part) -> Iterator[str]:
     """Documents between blank lines; one belongs to the part that holds the blank line before."""
     block: list[str] = []
     owned = part.begin == 0
-    for place, line in _text_lines(part):
+    for at, _, line in lines_from(Path(part.file), part.begin):
         if line.strip():
             if owned:
                 block.append(line)
-            elif place >= part.end:
+            elif at >= part.end:
                 break
             continue
         if block:
             yield "\n".join(block)
             block = []
-        owned = place < part.end
+        owned = at < part.end
         if not owned:
             break
     if block:
         yield "\n".join(block)
-
-
-def _lines(part: Part) -> Iterator[tuple[str, str]]:
-    """The lines that begin in the part, each with its place in words."""
-    for place, line in _text_lines(part):
-        if place >= part.end:
-            break
-        yield f"{part.file}: the line at byte {place}", line
-
-
-def _text_lines(part: Part) -> Iterator[tuple[int, str]]:
-    """The first byte and the text of each line from the part's first on, to the end of the file."""
-    with open(part.file, "rb") as stream:
-        place = part.begin
-        if place:  # the byte before tells whether a line begins here
-            stream.seek(place - 1)
-            place += len(stream.readline()) - 1
-        for raw in stream:
-            if place == 0:
-                check_packed(raw, part.file)
-            text = raw.removeprefix(b"\xef\xbb\xbf") if place == 0 else raw
-            try:
-                yield place, text.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise LabError(
-                    f"{part.file}: not UTF-8 (byte 0x{text[error.start]:02x} in the line at byte "
-                    f"{place}); save it as UTF-8"
-                ) from error
-            place += len(raw)
 
 
 def _parquet(file: Path) -> Any:

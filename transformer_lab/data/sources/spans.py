@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from transformer_lab.data.labelled_rows import Item, Question
-from transformer_lab.data.pairs import Report, fold, key
-from transformer_lab.data.splits import shuffled
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.fetch import folders
+from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.labelled import Question
+from transformer_lab.data.splits import Found, Item, Report, fold, key, shuffled
 from transformer_lab.errors import LabError
 
 PACKAGE = "fortunes"
@@ -23,6 +24,10 @@ _NAME = re.compile(
     rf"(?!From )({_CAPITAL}(?: (?:{_CAPITAL}|de|la|le|di|van|von|der|den)){{0,4}})"
     r"(?: in |,|;| ?[(\[]|$)"
 )
+
+
+def labelled(config: Any, report: Report) -> Found:
+    return Found({"train": read(*folders(config.path, PACKAGE), report)}, LICENCE)
 
 
 def read(folder: Path, report: Report) -> list[Item]:

@@ -4,8 +4,11 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from transformer_lab.data.pairs import Report, Row, fold
+from transformer_lab.data.fetch import folders, packages_of
+from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.splits import Found, Item, Report, fold
 from transformer_lab.errors import LabError
 
 FOLDERS = {"en": "en-US", "fr": "fr", "de": "de"}
@@ -26,7 +29,23 @@ _BETWEEN = re.compile(r'(?<=[.!?])\s+(?=["«„“(\[]?\s?[A-ZÀ-Þ0-9])')
 _FULL = re.compile(r'[.!?][)"»“”]?$')
 
 
-def read(folders: list[Path], source: str, target: str, report: Report) -> list[Row]:
+def pairs(config: Any, report: Report) -> Found:
+    places = folders(config.path, *packages_of(config, PACKAGES))
+    return Found({"train": read(places, *config.sides(), report)}, LICENCE)
+
+
+def documents(config: Any, report: Report) -> Found:
+    """The English pages, a paragraph a line."""
+    (folder,) = folders(config.path, PACKAGES["en"])
+    files = sorted(folder.rglob("en-US/text/**/*.html"))
+    if not files:
+        raise LabError(f"no page below a folder en-US/text with LibreOffice's help in {folder}")
+    pages = (blocks("\n".join(line for _, line in lines(file))).values() for file in files)
+    texts = ["\n".join(" ".join(sentences(block)) for block in page) for page in pages]
+    return Found({"train": [Item(text, text) for text in texts]}, LICENCE)
+
+
+def read(folders: list[Path], source: str, target: str, report: Report) -> list[Item]:
     """Full sentences of paragraphs that both languages have, grouped by page.
 
     Paragraphs are joined on (page, id). A paragraph counts as unclear when its two sides do not
@@ -46,7 +65,7 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
 
 def _page_rows(
     page: str, source: dict[str, str], target: dict[str, str], report: Report
-) -> list[Row]:
+) -> list[Item]:
     rows = []
     for name in (name for name in source if name in target):
         sides = sentences(source[name]), sentences(target[name])
@@ -60,7 +79,7 @@ def _page_rows(
             elif pair[0] == pair[1]:
                 report["untranslated"] += 1
             else:
-                rows.append(Row(page, *pair))
+                rows.append(Item(page, pair))
     return rows
 
 

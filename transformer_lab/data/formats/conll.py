@@ -4,8 +4,9 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-from transformer_lab.data.labelled_rows import Item, Tagged
-from transformer_lab.data.user_files import lines
+from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.labelled import Tagged
+from transformer_lab.data.splits import Item
 from transformer_lab.errors import LabError
 
 _ID = re.compile(r"\d+([-.]\d+)?")  # of a line in CoNLL-U
@@ -35,7 +36,7 @@ def read(file: Path, text_column: str = "text", label_column: str = "label") -> 
         if words := _universal(block):
             document += any(line.startswith("# newdoc") for _, line in block)
             columns, block = universal, words
-        pairs = [_pair(line, columns, f"{file}:{number}") for number, line in block]
+        pairs = [_pair(line, columns, where) for where, line in block]
         if pairs:
             words, tags = map(list, zip(*pairs, strict=True))
             group = str(document) if document else f"sentence {len(items)}"
@@ -43,9 +44,9 @@ def read(file: Path, text_column: str = "text", label_column: str = "label") -> 
     return items
 
 
-def _universal(block: list[tuple[int, str]]) -> list[tuple[int, str]]:
+def _universal(block: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The lines of a sentence in CoNLL-U that hold one word each; none if it is in another form."""
-    rows = [(number, line) for number, line in block if not line.startswith("#")]
+    rows = [(where, line) for where, line in block if not line.startswith("#")]
     ids = [line.partition("\t")[0] for _, line in rows if line.count("\t") == 9]
     if len(ids) < len(rows) or not all(map(_ID.fullmatch, ids)):
         return []

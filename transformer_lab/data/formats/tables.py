@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_lab.data.labelled_rows import Example, Item
-from transformer_lab.data.pairs import key
-from transformer_lab.data.user_files import JSON_LINES, lines, parse_json
+from transformer_lab.data.formats.lines import JSON_LINES, lines, parse_json
+from transformer_lab.data.labelled import Example
+from transformer_lab.data.splits import Item, key
 from transformer_lab.errors import LabError, nearest
 
 csv.field_size_limit(2**31 - 1)  # a field is as long as it is, as in JSON lines
@@ -97,12 +97,12 @@ def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    for number, line in lines(file):
+    for where, line in lines(file):
         if line.strip():
-            row = parse_json(line, f"{file}:{number}")
+            row = parse_json(line, where)
             if not isinstance(row, dict):
-                raise LabError(f"{file}:{number}: expected an object")
-            yield f"{file}:{number}", row
+                raise LabError(f"{where}: expected an object")
+            yield where, row
 
 
 def values(labels: list[str | None]) -> list[str | float | None]:

@@ -5,9 +5,12 @@ import html
 import math
 import re
 import statistics
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from transformer_lab.data.pairs import Report, Row, fold
+from transformer_lab.data.fetch import folders, packages_of
+from transformer_lab.data.splits import Found, Item, Report, fold
 from transformer_lab.errors import LabError
 
 MODULES = {"en": "engWEB", "es": "spaRV", "kjv": "engKJV"}  # prefixes; a year follows
@@ -24,7 +27,22 @@ _TAG = re.compile(r"<[^>]*>")
 Chapters = dict[str, list[str]]  # "Gen 1" -> verses, "" where the edition has none
 
 
-def read(folders: list[Path], source: str, target: str, report: Report) -> list[Row]:
+def pairs(config: Any, report: Report) -> Found:
+    sides = config.sides()
+    places = folders(config.path, *packages_of(config, PACKAGES))
+    return Found({"train": read(places, *sides, report)}, LICENCE)
+
+
+def documents(config: Any, report: Report) -> Found:
+    """The chapters of the World English Bible, a verse a line."""
+    verses = read(folders(config.path, PACKAGES["en"]), "en", "en", Report())
+    chapters = groupby(verses, key=lambda item: item.group)
+    texts = ["\n".join(item.row[0] for item in chapter) for _, chapter in chapters]
+    items = [Item(text, text) for text in texts]
+    return Found({"train": items}, "World English Bible: public domain")
+
+
+def read(folders: list[Path], source: str, target: str, report: Report) -> list[Item]:
     """Verses that both editions have, grouped by chapter.
 
     Chapters whose verse numbers are shifted between the editions are dropped (see `shifted`), and
@@ -40,9 +58,9 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
     if len(_SPANISH_NUMBERS & {source, target}) == 1:
         for name in shifted({name: (sides[0][name], sides[1][name]) for name in common}):
             report["shifted_chapter"] += len(pairs.pop(name))
-    rows = [Row(name, *pair) for name, verses in pairs.items() for pair in verses]
-    clear = [row for row in rows if 0.25 < len(row.source) / len(row.target) < 4]
-    report["unclear"] += len(rows) - len(clear)
+    items = [Item(name, pair) for name, verses in pairs.items() for pair in verses]
+    clear = [item for item in items if 0.25 < len(item.row[0]) / len(item.row[1]) < 4]
+    report["unclear"] += len(items) - len(clear)
     return clear
 
 

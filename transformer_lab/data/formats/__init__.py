@@ -1,0 +1,1 @@
+"""Formats of users' files: lines, records, tables, columns of tags, questions."""

@@ -1,0 +1,101 @@
+"""Emoji as two artists drew them and as two languages call them: pictures with captions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from transformer_lab.data.emoji import ARTISTS, Captioned, Concept, Drawing
+from transformer_lab.data.fetch import fetch
+from transformer_lab.errors import LabError
+
+WORDS = "emojibase-data"
+LICENCE = "words: MIT; pictures: Apache-2.0 (google), CC-BY-4.0 (twitter)"
+SIDE = 64  # pixels of a picture
+
+
+def captioned(config: Any) -> Captioned:
+    """The emoji that both artists drew, by their codes."""
+    words = {language: _read_words(config, language) for language in config.languages}
+    (other,) = (name for name in ARTISTS if name != config.artist)
+    mine, others = (_files(config, artist) for artist in (config.artist, other))
+    english, categories = _read_words(config, "en"), _categories(config)
+    drawn: list[Path] = []  # the file of each picture's row
+    drawn_by_other: list[Path] = []
+
+    def concept(code: str, tones: bool) -> Concept:
+        entries = {language: found[code] for language, found in words.items()}
+        names = {language: _names(entry) for language, entry in entries.items()}
+        codes = [c for c in _names(english[code]) if c in mine] if tones else [code]
+        first = len(drawn)
+        drawn.extend(mine[c] for c in codes)
+        drawn_by_other.append(others[code])
+        drawings = tuple(
+            Drawing(row, {language: found[c] for language, found in names.items()})
+            for row, c in enumerate(codes, first)
+        )
+        tags = {language: tuple(entry.get("tags", ())) for language, entry in entries.items()}
+        category = categories[english[code]["group"]]
+        return Concept(code, category, tags, drawings, len(drawn_by_other) - 1)
+
+    def pictures() -> tuple[np.ndarray, np.ndarray]:
+        return _read_pictures(drawn), _read_pictures(drawn_by_other)
+
+    codes = [code for code in english if code in mine and code in others]
+    return Captioned(codes, concept, pictures, LICENCE)
+
+
+def _package(config: Any, package: str) -> Path:
+    if not config.path:
+        return fetch(package) / "package"
+    folder = Path(config.path).expanduser() / package
+    if not folder.is_dir():
+        raise LabError(f"config.data.path: there is no folder {folder}")
+    return folder
+
+
+def _bare(code: str) -> str:
+    """A sequence of code points without the selector of coloured presentation."""
+    return "-".join(part for part in code.upper().split("-") if part != "FE0F")
+
+
+def _files(config: Any, artist: str) -> dict[str, Path]:
+    """An artist's files by code."""
+    folder = _package(config, f"emoji-datasource-{artist}") / "img" / artist / str(SIDE)
+    return {_bare(file.stem): file for file in sorted(folder.glob("*.png"))}
+
+
+def _read_words(config: Any, language: str) -> dict[str, dict[str, Any]]:
+    """What a language says of each concept, by code; what has no category is part of others."""
+    entries = _json(_package(config, WORDS) / language / "data.json")
+    return {_bare(entry["hexcode"]): entry for entry in entries if "group" in entry}
+
+
+def _categories(config: Any) -> dict[int, str]:
+    groups = _json(_package(config, WORDS) / "en" / "messages.json")["groups"]
+    return {group["order"]: group["message"] for group in groups}
+
+
+def _names(entry: dict[str, Any]) -> dict[str, str]:
+    """The concept's name and those of its tones of skin, by code."""
+    return {_bare(one["hexcode"]): one["label"] for one in (entry, *entry.get("skins", ()))}
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"{file} cannot be read ({error})") from error
+
+
+def _read_pictures(files: list[Path]) -> np.ndarray:
+    """Colours times their opacity, so that they may be scaled."""
+    found = np.zeros((len(files), SIDE, SIDE, 4), np.uint8)
+    for row, file in zip(found, files, strict=True):
+        with Image.open(file) as image:
+            pixels = np.asarray(image.convert("RGBA").resize((SIDE, SIDE)), np.uint16)
+        row[..., :3] = (pixels[..., :3] * pixels[..., 3:] + 127) // 255
+        row[..., 3] = pixels[..., 3]
+    return found
