@@ -22,7 +22,7 @@ class Embedding(nn.Module):
     vocab_size: int
     width: int
     std: float
-    dtype: jnp.dtype
+    dtype: jnp.dtype = jnp.dtype("float32")
 
     def setup(self):
         init = nn.initializers.normal(self.std)
