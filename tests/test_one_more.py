@@ -210,7 +210,7 @@ def test_it_is_opened_scores_and_generates_what_one_pass_finds_likeliest(trained
         row = [*prompt, *found.ids]
         logits = task.model.apply({"params": params}, jnp.asarray([row[:-1]]))
         banned = task.generator().config.banned_tokens
-        logits = np.asarray(logits)[0, len(prompt) - 1 :]
+        logits = np.array(logits)[0, len(prompt) - 1 :]
         logits[:, list(banned)] = -np.inf
         assert logits.argmax(axis=-1).tolist() == list(found.ids)
     assert trainer.evaluate(params, "test")["loss"] > 0

@@ -135,7 +135,7 @@ def shardings(
         stacked = f"/{LAYERS}/" in path
         found = _rule(path, rules)
         unused.discard(found and found[0])
-        spec = found[1] if found else _by_size(leaf.shape[stacked:], mesh)
+        spec = found[1] if found else _by_size(path, leaf.shape[stacked:], mesh)
         spec = _of_part(spec, part[1]) if part else spec
         spec = P(None, *spec) if stacked else spec
         return NamedSharding(mesh, _fit(spec, leaf.shape, mesh))
@@ -157,8 +157,11 @@ def _rule(path, rules):
     return next((rule for rule in rules if re.search(rule[0], path)), None)
 
 
-def _by_size(shape: tuple[int, ...], mesh: Mesh) -> P:
-    """The largest dimension that `fsdp` divides over it; a vector is copied."""
+def _by_size(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The largest dimension that `fsdp` divides over it; a vector is copied. Of a kernel [in, out]
+    the first one, as `layers.basic.Dense` brings it together."""
+    if len(shape) == 2 and path.endswith("/kernel"):
+        return P("fsdp")
     parts = mesh.shape["fsdp"]
     fits = [i for i, size in enumerate(shape) if size % parts == 0 and len(shape) > 1]
     best = max(fits, key=lambda i: shape[i], default=None)
