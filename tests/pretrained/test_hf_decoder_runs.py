@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 
 from transformer_lab import cli, pretrained, text
 from transformer_lab.commands import import_hf
-from transformer_lab.commands.export_hf import export_run, tokenizer_files
 from transformer_lab.errors import LabError
+from transformer_lab.pretrained.beside import export_run, read_tokenizer, tokenizer_files
 from transformer_lab.pretrained.hub import read_tensors
-from transformer_lab.training import runs
+from transformer_lab.training import imported, runs
 
 tokenizers = pytest.importorskip("tokenizers")
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama"
@@ -47,7 +47,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def opened(source, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "imported"
-    import_hf.save_to_workdir(pretrained.load(source), source, workdir)
+    imported.save_to_workdir(pretrained.load(source), source, workdir)
     return runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
 
 
@@ -92,7 +92,7 @@ def test_prompts_texts_and_streams_begin_with_the_start_token_of_the_imported_mo
         config = json.loads((source / "config.json").read_text()) | {"bos_token_id": None}
         (source / "config.json").write_text(json.dumps(config))
         (source / "generation_config.json").unlink()
-    import_hf.save_to_workdir(pretrained.load(source), source, tmp_path / "run")
+    imported.save_to_workdir(pretrained.load(source), source, tmp_path / "run")
     trainer, params = runs.open_run(
         ConfigDict(runs.stored_config(tmp_path / "run")), tmp_path / "run"
     )
@@ -116,7 +116,7 @@ def test_a_missing_or_foreign_tokenizer_is_refused(tmp_path, arguments, named):
     if arguments is not None:
         write_tokenizer(source, **arguments)
     with pytest.raises(LabError, match=named):
-        import_hf.save_to_workdir(pretrained.load(source), source, tmp_path / "run")
+        imported.save_to_workdir(pretrained.load(source), source, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -136,7 +136,7 @@ def test_the_tokenizers_end_token_may_be_any_of_the_models(tmp_path):
     config["eos_token_id"] = [2, 3]
     (source / "generation_config.json").write_text(json.dumps(config))
     model = pretrained.load(source)
-    tokenizer = import_hf.read_tokenizer(model, source)
+    tokenizer = read_tokenizer(model, source)
     assert (tokenizer.eos_id, model.special.eos, model.decode.end_tokens) == (3, 2, (2, 3))
 
 

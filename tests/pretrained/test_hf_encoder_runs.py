@@ -10,12 +10,11 @@ from ml_collections import ConfigDict
 from tests.pretrained.fixtures import DIRECTORIES, load, same_trees
 from tests.pretrained.test_hf_decoder_runs import write_tokenizer
 from transformer_lab import pretrained
-from transformer_lab.commands import import_hf
-from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
+from transformer_lab.pretrained.beside import export_run, read_tokenizer
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.pretrained.running import RUNNERS
-from transformer_lab.training import runs
+from transformer_lab.training import imported, runs
 from transformer_lab.training.config import resolve
 from transformer_lab.training.mesh import make_mesh
 
@@ -48,11 +47,11 @@ def hub(name, path):
 def test_the_head_names_the_task(name, kind, tmp_path):
     source = hub(name, tmp_path / "hub")
     model = pretrained.load(source)
-    tokenizer = import_hf.read_tokenizer(model, source)
-    config = import_hf.run_config(model, tokenizer)
+    tokenizer = read_tokenizer(model, source)
+    config = imported.run_config(model, tokenizer)
     assert config.task.kind == kind
     resolved = resolve(config)
-    assets = import_hf.run_assets(model, tokenizer)
+    assets = imported.run_assets(model, tokenizer)
     task = runs.build_task(resolved, assets, make_mesh(resolved.run.mesh))
     assert task.model_config == model.config and task.limit == model.config.max_length
     if kind == "classification":
@@ -62,7 +61,7 @@ def test_the_head_names_the_task(name, kind, tmp_path):
 def test_a_run_predicts_with_the_labels_of_the_directory_and_gives_it_back(tmp_path):
     source, workdir, out = hub("bert_classes", tmp_path / "hub"), tmp_path / "run", tmp_path / "out"
     model = pretrained.load(source)
-    import_hf.save_to_workdir(model, source, workdir)
+    imported.save_to_workdir(model, source, workdir)
     trainer, params = runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
     assert same_trees(jax.device_get(params), model.params)
     (found,) = trainer.task.predict(params, ["w3 w4 w5"], trainer.place)
@@ -83,14 +82,14 @@ def test_a_run_predicts_with_the_labels_of_the_directory_and_gives_it_back(tmp_p
 
 def test_a_missing_tokenizer_is_refused(tmp_path):
     with pytest.raises(LabError, match=r"tokenizer.json missing \(or vocab.txt\)"):
-        import_hf.save_to_workdir(load("bert"), DIRECTORIES["bert"], tmp_path / "run")
+        imported.save_to_workdir(load("bert"), DIRECTORIES["bert"], tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_word_has_one_static_vector_and_another_in_each_line(tmp_path):
     source, workdir = hub("distilbert", tmp_path / "hub"), tmp_path / "run"
     model = pretrained.load(source)
-    import_hf.save_to_workdir(model, source, workdir)
+    imported.save_to_workdir(model, source, workdir)
     trainer, params = runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
     lines, word = ["w3 w4 w5 w9", "w7 w8 w4 w5"], "w4 w5"
     found, static = trainer.task.embed_word(params, lines, word, trainer.place)

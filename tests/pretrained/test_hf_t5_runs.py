@@ -12,8 +12,8 @@ from tests.pretrained.fixtures import DIRECTORIES
 from tests.text.test_t5_tokenizer import LINES, spiece
 from transformer_lab import cli, pretrained
 from transformer_lab.commands import import_hf
-from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
+from transformer_lab.pretrained.beside import export_run
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.pretrained.running import RUNNERS
 from transformer_lab.training import runs

@@ -12,13 +12,12 @@ from PIL import Image
 
 from tests.pretrained.fixtures import DIRECTORIES, load
 from transformer_lab import pretrained
-from transformer_lab.commands import import_hf
-from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
 from transformer_lab.models import vision
+from transformer_lab.pretrained.beside import export_run
 from transformer_lab.pretrained.hub import PIXELS, read_tensors
 from transformer_lab.pretrained.running import RUNNERS
-from transformer_lab.training import runs
+from transformer_lab.training import imported, runs
 
 
 def test_an_imported_model_becomes_a_run_with_its_own_tokenizer_and_pixels(tmp_path):
@@ -31,7 +30,7 @@ def test_an_imported_model_becomes_a_run_with_its_own_tokenizer_and_pixels(tmp_p
     pixels = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
     (source / "preprocessor_config.json").write_text(json.dumps(pixels))
     model = pretrained.load(source)
-    import_hf.save_to_workdir(model, source, tmp_path / "run")
+    imported.save_to_workdir(model, source, tmp_path / "run")
     stored = ConfigDict(runs.stored_config(tmp_path / "run"))
     stored.mesh.data, stored.batch.rows = -1, 8
     trainer, params = runs.open_run(stored, tmp_path / "run")
@@ -56,7 +55,7 @@ def test_a_run_names_images_with_the_labels_of_the_directory_and_gives_it_back(t
     pixels = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
     (source / PIXELS).write_text(json.dumps(pixels))
     model = pretrained.load(source)
-    import_hf.save_to_workdir(model, source, workdir)
+    imported.save_to_workdir(model, source, workdir)
     trainer, params = runs.open_run(ConfigDict(runs.stored_config(workdir)), workdir)
     image = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
     Image.fromarray(image).save(tmp_path / "image.png")
@@ -79,5 +78,5 @@ def test_a_run_names_images_with_the_labels_of_the_directory_and_gives_it_back(t
 def test_a_model_without_classes_is_no_run(tmp_path):
     model = load("vit")
     with pytest.raises(LabError, match="the model has no classes"):
-        import_hf.save_to_workdir(model, DIRECTORIES["vit"], tmp_path / "run")
+        imported.save_to_workdir(model, DIRECTORIES["vit"], tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -21,11 +21,11 @@ from tests.pretrained.fixtures import random_params
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab import cli, pretrained
 from transformer_lab.commands import import_hf
-from transformer_lab.commands.export_hf import export_run
 from transformer_lab.errors import LabError
+from transformer_lab.pretrained.beside import export_run
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.pretrained.running import RUNNERS
-from transformer_lab.training import runs
+from transformer_lab.training import imported, runs
 from transformer_lab.training.checkpoint import Checkpoints
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -175,12 +175,12 @@ def test_an_export_overwrites_no_tokenizer(opened, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["vocab.json"]
 
 
-def test_a_run_of_ours_is_exported_without_its_tokenizer(tmp_path, capsys):
+def test_a_run_of_ours_is_exported_without_its_tokenizer(tmp_path):
     changes = {"model.norm_epsilon": 1e-5, "model.positions": "sinusoidal_halves"}
     trainer = make_trainer(tiny_config(**changes), devices=1)
     params = random_params("marian", trainer.task.model_config)
-    export_run("encoder_decoder", trainer.task, params, tmp_path / "out")
-    assert "the tokenizer was not exported: its kind is word" in capsys.readouterr().err
+    note = export_run("encoder_decoder", trainer.task, params, tmp_path / "out")
+    assert "the tokenizer was not exported: its kind is word" in note
     again = pretrained.load(tmp_path / "out")
     assert again.config.vocab_size == trainer.task.tokenizer.vocab_size
     equal = jax.tree.map(np.array_equal, again.params, params)
@@ -204,16 +204,16 @@ def test_a_run_that_has_no_place_there_is_one_line(tmp_path):
 
 def test_an_import_never_goes_over_a_run(model, source, workdir):
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-    message = refusal(import_hf.save_to_workdir, model, source, workdir)
+    message = refusal(imported.save_to_workdir, model, source, workdir)
     assert message == f"--workdir={workdir} holds a run already: choose another directory"
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
     # The directory of the model itself has a config.json, which is not ours.
-    assert "holds a run already" in refusal(import_hf.save_to_workdir, model, source, source)
+    assert "holds a run already" in refusal(imported.save_to_workdir, model, source, source)
 
 
 def test_missing_tokenizer_files_are_named(model, source, tmp_path):
     shutil.copy(source / "source.spm", tmp_path)
-    message = refusal(import_hf.save_to_workdir, model, tmp_path, tmp_path / "run")
+    message = refusal(imported.save_to_workdir, model, tmp_path, tmp_path / "run")
     assert "target.spm, vocab.json missing" in message
     assert not (tmp_path / "run").exists()
 
@@ -221,9 +221,9 @@ def test_missing_tokenizer_files_are_named(model, source, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda v: v | {"<pad>": 59, "filler0": 60}, "pad_token_id = 60, but by vocab.json it is"),
-        (lambda v: v | {"</s>": 1, "<unk>": 0}, "eos_token_id = 0, but by vocab.json it is 1"),
-        (lambda v: v | {"more": 61}, "embeddings of 61 tokens, but vocab.json has 62"),
+        (lambda v: v | {"<pad>": 59, "filler0": 60}, "pad_token_id = 60, but the tokenizer's is"),
+        (lambda v: v | {"</s>": 1, "<unk>": 0}, "eos_token_id = 0, but the tokenizer's is 1"),
+        (lambda v: v | {"more": 61}, "embeddings of 61 tokens, but the tokenizer has 62"),
         (lambda v: {"</s>": 0}, "vocab.json lacks the special pieces"),
     ],
 )
@@ -232,6 +232,6 @@ def test_a_tokenizer_of_another_model_is_refused(model, source, tmp_path, change
         shutil.copy(source / name, tmp_path)
     vocab = json.loads((source / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps(change(vocab)))
-    message = refusal(import_hf.save_to_workdir, model, tmp_path, tmp_path / "run")
+    message = refusal(imported.save_to_workdir, model, tmp_path, tmp_path / "run")
     assert message.startswith(f"{tmp_path}: ") and named in message
     assert not (tmp_path / "run").exists()

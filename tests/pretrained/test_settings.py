@@ -7,12 +7,12 @@ import pytest
 
 from tests.pretrained.fixtures import DIRECTORIES, copy_with, load, random_params, same_trees
 from transformer_lab import pretrained
-from transformer_lab.commands.export_hf import model_type_of
 from transformer_lab.errors import LabError
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.models.encoder import EncoderConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.models.presets.encoder_decoders import BART, T5, T5_1_1
+from transformer_lab.pretrained import model_type_of
 from transformer_lab.pretrained.generation import NO_TOKEN, SpecialIds
 from transformer_lab.pretrained.keys import Settings
 
