@@ -18,8 +18,8 @@ from transformer_lab.text import (
     Tokenizer,
     WordPieceTokenizer,
 )
-from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX, SETTINGS
-from transformer_lab.text.tokenizer import HEADER, SPECIAL_PIECES
+from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX
+from transformer_lab.text.tokenizer import HEADER, SETTINGS, SPECIAL_PIECES
 
 NO_IDS = SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)
 
