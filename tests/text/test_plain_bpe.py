@@ -1,22 +1,18 @@
 """BPE of words, against a learner that counts everything anew at each step."""
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from itertools import islice, pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.entry import command
 from transformer_lab.errors import LabError
 from transformer_lab.text import TokenizerConfig, load, train
 from transformer_lab.text.plain_bpe import encode_word, learn, merge
 
-ROOT = Path(__file__).parents[2]
 WORDS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}  # the paper's example
 TEXTS = [" ".join([word] * count) for word, count in WORDS.items()]
 
@@ -141,28 +137,21 @@ def test_what_it_cannot_do_is_refused():
         make([" ", "\n"])
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "transformer_lab", "merges", *arguments],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-
 def test_the_command_prints_each_merge_and_words_after_it(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("\n".join(TEXTS), encoding="utf-8")
-    done = command(f"--file={file}", "--merges=3", "lowest", "new")
+    done = command("merges", f"--file={file}", "--merges=3", "lowest", "new")
     assert done.returncode == 0, done.stderr
-    lines = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
+    lines = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.decode().splitlines()]
     assert lines == [
         ["1", "e + s", "9", "l o w es t </w>", "n e w </w>"],
         ["2", "es + t", "9", "l o w est </w>", "n e w </w>"],
         ["3", "est + </w>", "9", "l o w est</w>", "n e w </w>"],
     ]
-    words = command("low low lower")  # far fewer than 20 merges are possible
-    first = " ".join(words.stdout.splitlines()[0].split())
+    words = command("merges", "low low lower")  # far fewer than 20 merges are possible
+    first = " ".join(words.stdout.decode().splitlines()[0].split())
     assert first == "1 l + o 3 lo w </w> lo w e r </w>"
-    assert words.stdout.splitlines()[-1].split()[-2:] == ["low</w>", "lower</w>"]
+    assert words.stdout.decode().splitlines()[-1].split()[-2:] == ["low</w>", "lower</w>"]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +162,6 @@ def test_the_command_prints_each_merge_and_words_after_it(tmp_path):
     ],
 )
 def test_a_mistake_in_the_command_is_one_line(arguments, words):
-    done = command(*arguments)
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-    assert words in done.stderr.strip().splitlines()[-1]
+    done = command("merges", *arguments)
+    assert done.returncode == 2 and done.stdout == b"" and b"Traceback" not in done.stderr
+    assert words in done.stderr.decode().strip().splitlines()[-1]

@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 from tests.tiny import read_metrics
 from transformer_lab import pretrained
 from transformer_lab.commands import merge
-from transformer_lab.commands.export_hf import tokenizer_files
 from transformer_lab.errors import LabError
+from transformer_lab.pretrained.beside import tokenizer_files
 from transformer_lab.pretrained.generation import SpecialIds
 from transformer_lab.text import TokenizerConfig
 from transformer_lab.text import train as train_tokenizer

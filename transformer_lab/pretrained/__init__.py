@@ -55,6 +55,29 @@ def family(model_type: str) -> Family:
     return kind_of(__name__, MARK, "model_type", model_type).FAMILY
 
 
+def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
+    """Hugging Face's name of the wanted family, or of the first that can hold the model.
+
+    Raises: LabError with the reason of each family that cannot.
+    """
+    found = [name for name in families() if kind == family(name).kind]
+    if not found:
+        raise LabError(f'model.kind = "{kind}" has no Hugging Face layout here')
+    if wanted and wanted not in found:
+        raise LabError(f'--model_type="{wanted}" is none of {", ".join(found)}')
+    if kind == "encoder" and config.types == 1:
+        found.sort(key=lambda name: name != "roberta")  # BERT could hold it, but knows two types
+    reasons = []
+    for name in [wanted] if wanted else found:
+        try:
+            family(name).writing(config)
+        except LabError as error:
+            reasons.append(str(error))
+        else:
+            return name
+    raise LabError("; ".join(reasons))
+
+
 def load(directory: str | Path) -> Pretrained:
     """The model, its parameters and its generation settings; LabError names whatever is wrong."""
     found = read_directory(directory)

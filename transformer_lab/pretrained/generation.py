@@ -15,9 +15,8 @@ EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs
 DEFAULT_NEW_TOKENS = 20
 
 UNDERSTOOD = words("""
-    bad_words_ids early_stopping forced_bos_token_id forced_eos_token_id length_penalty max_length
-    max_new_tokens min_length min_new_tokens no_repeat_ngram_size num_beams num_return_sequences
-    renormalize_logits repetition_penalty stop_strings suppress_tokens
+    bad_words_ids do_sample early_stopping forced_bos_token_id forced_eos_token_id max_length
+    max_new_tokens min_length min_new_tokens stop_strings suppress_tokens
 """)
 
 # They choose no token: what is returned and cached, what a draft model reads.
@@ -30,8 +29,17 @@ IRRELEVANT = words("""
     use_cache
 """)
 
+# Theirs -> ours, what is meant without the key. A default is also the least of a whole number.
+SETTINGS = {
+    "num_beams": ("beam_size", 1),
+    "num_return_sequences": ("n_best", 1),
+    "length_penalty": ("alpha", 1.0),
+    "renormalize_logits": ("renormalize", False),
+    "no_repeat_ngram_size": ("no_repeat_ngram", 0),
+    "repetition_penalty": ("repetition_penalty", 1.0),
+}
 # What only sampling reads; other values of the second than these are not imported.
-SAMPLING = words("do_sample temperature top_k top_p")
+SAMPLED = {"temperature": ("temperature", 1.0), "top_k": ("top_k", 50), "top_p": ("top_p", 1.0)}
 SAMPLING_NEUTRAL = {
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),
@@ -39,7 +47,6 @@ SAMPLING_NEUTRAL = {
     "top_h": UNSET,
     "typical_p": (1.0,),
 }
-TOP_K = 50  # what they mean when a model samples and names none
 
 # Values under which they choose no token; null always is one.
 NEUTRAL = {
@@ -64,8 +71,10 @@ NEUTRAL = {
     "use_mtp": (False,),
     "watermarking_config": UNSET,
 }
-GENERATION_KEYS = frozenset(
-    [*UNDERSTOOD, *IRRELEVANT, *SAMPLING, *SAMPLING_NEUTRAL, *NEUTRAL, *SPECIAL.values()]
+GENERATION_KEYS = (
+    UNDERSTOOD
+    | IRRELEVANT
+    | frozenset([*SETTINGS, *SAMPLED, *SAMPLING_NEUTRAL, *NEUTRAL, *SPECIAL.values()])
 )
 
 
@@ -115,28 +124,36 @@ def read_generation(
     neutral = NEUTRAL | (SAMPLING_NEUTRAL if samples else {})
     lost = {"do_sample"} if drawn and not samples else set()
     lost |= {key for key, valid in neutral.items() if settings.raw(key) not in (None, *valid)}
-    settings.ignore([*SAMPLING, *SAMPLING_NEUTRAL])
+    settings.ignore([*SAMPLED, *SAMPLING_NEUTRAL])
     lost |= _misfits(settings, directory.config, decoder_only)
     special, ends = _special_ids(settings, directory.config, vocab_size, decoder_only)
+    readers = {bool: settings.flag, float: settings.number}
+    readers[int] = lambda name, default: settings.integer(name, default, min(default, 1))
+    table = SETTINGS | (SAMPLED if samples else {})
+    plain = {ours: readers[type(value)](key, value) for key, (ours, value) in table.items()}
+    first = settings.integer("forced_bos_token_id", None, least=0)
+    if first is not None and (decoder_only or first >= vocab_size):
+        raise settings.error("forced_bos_token_id", "only a token of an encoder-decoder is")
+    forced = settings.raw("forced_eos_token_id")
+    if forced not in (None, special.eos, [special.eos]):
+        raise settings.error("forced_eos_token_id", f"only the end token {special.eos} is")
+    stop = settings.raw("stop_strings", [])
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
+        raise settings.error("stop_strings", "it must be a list of texts")
+    # A least length counts the start token, a least number of new tokens does not.
+    least = settings.integer("min_length", 0, least=0) - 1
     decode = DecodeConfig(
-        beam_size=beams,
-        n_best=settings.integer("num_return_sequences", 1),
+        **plain,
         length_penalty="power",
-        alpha=settings.number("length_penalty", 1.0),
         early_stopping=settings.choice("early_stopping", False, EARLY_STOPPING),
         max_new_tokens=_new_tokens(settings, max_length),
+        min_new_tokens=max(settings.integer("min_new_tokens", 0, least=0), least),
         banned_tokens=_banned_tokens(settings, special.eos, vocab_size),
-        renormalize=settings.flag("renormalize_logits", False),
         end_tokens=ends,
-        first_token=_first_token(settings, vocab_size, decoder_only),
-        force_eos=_force_eos(settings, special.eos),
-        no_repeat_ngram=settings.integer("no_repeat_ngram_size", 0, least=0),
-        min_new_tokens=_least_tokens(settings),
-        repetition_penalty=settings.number("repetition_penalty", 1.0),
-        temperature=settings.number("temperature", 1.0) if samples else 0.0,
-        top_k=settings.integer("top_k", TOP_K, least=0) if samples else 0,
-        top_p=settings.number("top_p", 1.0) if samples else 1.0,
-        stop=_stop_strings(settings),
+        first_token=first,
+        force_eos=forced is not None,
+        stop=tuple(stop),
     )
     if lost := lost | settings.left:
         shown = Settings(values, settings.file).show(lost)
@@ -167,14 +184,6 @@ def _misfits(settings: Settings, config: dict[str, Any], decoder_only: bool) -> 
         else:
             values.pop(name)
     return lost
-
-
-def _stop_strings(settings: Settings) -> tuple[str, ...]:
-    found = settings.raw("stop_strings", [])
-    found = [found] if isinstance(found, str) else found
-    if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
-        raise settings.error("stop_strings", "it must be a list of texts")
-    return tuple(found)
 
 
 def _special_ids(
@@ -216,13 +225,6 @@ def _new_tokens(settings: Settings, max_length: int) -> int:
     return max(1, min(DEFAULT_NEW_TOKENS, max_length - 1))
 
 
-def _least_tokens(settings: Settings) -> int:
-    """The larger of min_new_tokens and min_length less the start token."""
-    total = settings.integer("min_length", 0, least=0)
-    new = settings.integer("min_new_tokens", 0, least=0)
-    return max(new, total - 1)
-
-
 def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, ...]:
     """Tokens never generated; a "bad word" that is the end token alone has no effect there."""
     bad_words = settings.raw("bad_words_ids", [])
@@ -242,20 +244,6 @@ def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, 
     return tuple(sorted(set(banned)))
 
 
-def _first_token(settings: Settings, vocab_size: int, decoder_only: bool) -> int | None:
-    token = settings.integer("forced_bos_token_id", None, least=0)
-    if token is not None and (decoder_only or token >= vocab_size):
-        raise settings.error("forced_bos_token_id", "only a token of an encoder-decoder is")
-    return token
-
-
-def _force_eos(settings: Settings, eos: int) -> bool:
-    forced = settings.raw("forced_eos_token_id")
-    if forced not in (None, eos, [eos]):
-        raise settings.error("forced_eos_token_id", f"only the end token {eos} is")
-    return forced is not None
-
-
 def write_generation(
     special: SpecialIds,
     decode: DecodeConfig | None,
@@ -268,44 +256,34 @@ def write_generation(
     values = {key: None if value == NO_TOKEN else value for key, value in values.items()}
     if decode is None:
         return values
-    power = decode.alpha if decode.length_penalty == "power" else 0.0
     if decode.length_penalty != "power" and decode.beam_size > 1 and decode.alpha:
         raise LabError(
             f'decode.length_penalty = "{decode.length_penalty}" has no place in {GENERATION}: '
             'set it to "power", or decode.alpha to 0'
         )
-    early_stopping = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}
-    values |= {
-        "num_beams": decode.beam_size,
-        "num_return_sequences": decode.n_best,
-        "length_penalty": power,
-        "early_stopping": early_stopping[decode.early_stopping],
-        "renormalize_logits": decode.renormalize,
+    table = SETTINGS | (SAMPLED if decode.temperature else {})
+    values |= {key: getattr(decode, ours) for key, (ours, _) in table.items()}
+    if decode.length_penalty != "power":
+        values["length_penalty"] = 0.0
+    theirs = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}
+    values["early_stopping"] = theirs[decode.early_stopping]
+    limit, least = decode.max_new_tokens, decode.min_new_tokens
+    ends = list(dict.fromkeys([special.eos, *decode.end_tokens])) if decode.end_tokens else None
+    more = {
+        "do_sample": decode.temperature > 0,
+        # A prompt would count in max_length. Our limit may depend on the source, theirs may not:
+        # then it is the model's own.
+        "max_new_tokens": limit if decoder_only else 0,
+        "max_length": 0 if decoder_only else 1 + (limit or max_length - 1),
+        "min_new_tokens": least if decoder_only else 0,
+        "min_length": 1 + least if least and not decoder_only else 0,
+        "bad_words_ids": [[token] for token in decode.banned_tokens],
+        "eos_token_id": ends,
+        "stop_strings": list(decode.stop),
     }
-    if not decoder_only:
-        # Our limit may depend on the source, theirs may not: then the model's own.
-        values["max_length"] = 1 + (decode.max_new_tokens or max_length - 1)
-    elif decode.max_new_tokens:  # a prompt would count in max_length
-        values["max_new_tokens"] = decode.max_new_tokens
-    if decode.banned_tokens:
-        values["bad_words_ids"] = [[token] for token in decode.banned_tokens]
-    if decode.end_tokens:
-        values["eos_token_id"] = list(dict.fromkeys([special.eos, *decode.end_tokens]))
+    values |= {key: value for key, value in more.items() if value}
     if decode.first_token is not None:
         values["forced_bos_token_id"] = decode.first_token
-    if decode.no_repeat_ngram:
-        values["no_repeat_ngram_size"] = decode.no_repeat_ngram
-    if decode.min_new_tokens and decoder_only:
-        values["min_new_tokens"] = decode.min_new_tokens
-    elif decode.min_new_tokens:
-        values["min_length"] = 1 + decode.min_new_tokens
-    if decode.repetition_penalty != 1.0:
-        values["repetition_penalty"] = decode.repetition_penalty
-    if decode.temperature:
-        values |= {"do_sample": True, "temperature": decode.temperature}
-        values |= {"top_k": decode.top_k, "top_p": decode.top_p}
-    if decode.stop:
-        values["stop_strings"] = list(decode.stop)
     if decode.force_eos:
         values["forced_eos_token_id"] = special.eos
     return values

@@ -10,11 +10,10 @@ from transformer_lab.errors import LabError
 from transformer_lab.text.byte_bpe import ByteBpeTokenizer, HfTokenizer
 from transformer_lab.text.marian import MarianTokenizer
 from transformer_lab.text.plain_bpe import PlainBpeTokenizer
-from transformer_lab.text.sentence_piece import SentencePieceTokenizer
+from transformer_lab.text.sentence_piece import SentencePieceTokenizer, T5Tokenizer
 from transformer_lab.text.simple import ByteTokenizer, CharTokenizer, WordTokenizer
 from transformer_lab.text.stand_in import PIECES, StandIn
 from transformer_lab.text.stream import TextStream
-from transformer_lab.text.t5 import T5Tokenizer
 from transformer_lab.text.tokenizer import (
     HEADER,
     KINDS,

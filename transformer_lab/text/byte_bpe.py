@@ -9,12 +9,15 @@ from transformer_lab.errors import LabError
 from transformer_lab.text.library import LibraryTokenizer, filled, read_library, tokenizers
 from transformer_lab.text.tokenizer import (
     HEADER,
+    SETTINGS,
     SPECIAL_PIECES,
     Tokenizer,
     TokenizerConfig,
     read_file,
     read_json,
     register,
+    settings_in,
+    too_small,
 )
 
 MODEL = "byte_bpe.json"
@@ -23,7 +26,6 @@ SMALLEST = len(SPECIAL_PIECES) + 256
 # A foreign tokenizer.json is no header of ours: what came is stored under names of its own.
 PREFIX = "hf_"
 VOCAB, MERGES = "vocab.json", "merges.txt"
-SETTINGS = "tokenizer_config.json"
 ADDED = "added_tokens.json"  # ids of pieces that were added to the vocabulary
 DECODER = "added_tokens_decoder"  # in tokenizer_config.json: the same, with their properties
 NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
@@ -49,10 +51,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     @classmethod
     def check(cls, config: TokenizerConfig) -> None:
         if config.vocab_size < SMALLEST:
-            raise LabError(
-                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens"
-                f" and the bytes: the smallest possible is {SMALLEST}"
-            )
+            raise too_small(config, SMALLEST, " and the bytes")
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
@@ -87,6 +86,7 @@ class HfTokenizer(LibraryTokenizer):
 
     file_names = (*FOREIGN[1:], *(PREFIX + name for name in FOREIGN))
     foreign_files = (VOCAB, MERGES)
+    instead = "byte_bpe"
     # The end, start, padding, unknown and mask token: as the files call it, and its usual names.
     # The vocabulary of RoBERTa holds both of the first, and ends with "</s>".
     roles: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -125,13 +125,6 @@ class HfTokenizer(LibraryTokenizer):
         self.config = replace(config, vocab_size=self.vocab_size)
         fallback = range(256) if "ByteFallback" in repr(library.decoder) else ()
         self._bytes = {library.token_to_id(f"<0x{byte:02X}>"): byte for byte in fallback}
-
-    @classmethod
-    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-        raise LabError(
-            "an hf tokenizer is loaded from a model's directory, not trained:"
-            " set the tokenizer's kind to byte_bpe"
-        )
 
     @classmethod
     def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
@@ -233,12 +226,6 @@ def _add_tokens(library: Any, files: Mapping[str, bytes]) -> None:
                 f"{file}: the added token {token.content!r} has the id {number}, but by the "
                 f"vocabulary it is {library.token_to_id(token.content)}"
             )
-
-
-def settings_in(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """The values of a JSON file, none where it is missing."""
-    values = read_json(files, name) if name in files else {}
-    return values if isinstance(values, dict) else {}
 
 
 def _special(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from transformer_lab.errors import LabError
-from transformer_lab.text.tokenizer import Offsets, Tokenizer, TokenizerConfig, clean
+from transformer_lab.text.tokenizer import EMPTY, Offsets, Tokenizer, TokenizerConfig, clean
 
 LONGEST = 1000
 LONG_RUN = re.compile(r"\w{1000}|[^\w\s]{1000}")
@@ -106,7 +106,7 @@ def filled(texts: Iterable[str]) -> Iterator[str]:
         text = clean(text)
         yield LONG_RUN.sub(r"\g<0> ", text) if len(text) > LONGEST else text
     if empty:
-        raise LabError("the training corpus of the tokenizer is empty")
+        raise LabError(EMPTY)
 
 
 def read_library(content: bytes, name: str) -> Any:

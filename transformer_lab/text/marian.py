@@ -5,7 +5,7 @@ The pieces come from `source.spm`, their ids from `vocab.json`, the text of an a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from transformer_lab.errors import LabError
@@ -29,8 +29,14 @@ class MarianTokenizer(Tokenizer):
 
     file_names = (SOURCE, TARGET, VOCAB, TARGET_VOCAB)
     foreign_files = (SOURCE, TARGET, VOCAB)
+    instead = "bpe or unigram"
 
     def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
+        if TARGET_VOCAB in files:
+            raise LabError(
+                f"marian models with a vocabulary of their own in {TARGET_VOCAB}"
+                " are not supported: use one with a shared vocab.json"
+            )
         self._files = {name: read_file(files, name) for name in self.foreign_files}
         self._source = load_model(self._files[SOURCE], SOURCE)
         self._target = load_model(self._files[TARGET], TARGET)
@@ -44,22 +50,6 @@ class MarianTokenizer(Tokenizer):
         self._reserved = {self.eos_id, self.pad_id, *languages}
         size = max(self._pieces) + 1
         super().__init__(replace(config, vocab_size=size), size)
-
-    @classmethod
-    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-        raise LabError(
-            "a marian tokenizer is loaded from a model's directory, not trained:"
-            " set the tokenizer's kind to bpe or unigram"
-        )
-
-    @classmethod
-    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
-        if TARGET_VOCAB in files:
-            raise LabError(
-                f"marian models with a vocabulary of their own in {TARGET_VOCAB}"
-                " are not supported: use one with a shared vocab.json"
-            )
-        return cls(config, files)
 
     def _encode(self, text: str) -> list[int]:
         return self._encode_batch([text])[0]

@@ -11,13 +11,16 @@ from itertools import islice, pairwise
 
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import (
+    EMPTY,
     SPECIAL_PIECES,
+    SymbolTokenizer,
     Tokenizer,
     TokenizerConfig,
     clean,
     read_json,
     register,
     to_json,
+    too_small,
 )
 
 MODEL = "plain_bpe.json"
@@ -95,7 +98,7 @@ def encode_word(word: str, ranks: Mapping[Pair, int]) -> list[str]:
 
 
 @register("plain_bpe")
-class PlainBpeTokenizer(Tokenizer):
+class PlainBpeTokenizer(SymbolTokenizer):
     """BPE of the words between white space, all of which returns as single spaces.
 
     Its vocabulary: special tokens, characters, and one symbol a merge (fewer, where two merges
@@ -103,18 +106,13 @@ class PlainBpeTokenizer(Tokenizer):
     """
 
     file_names = (MODEL,)
+    lossy = "kind byte_bpe"
 
     def __init__(self, config: TokenizerConfig, symbols: Sequence[str], merges: Sequence[Pair]):
-        super().__init__(config, SPECIALS + len(symbols))
-        self._symbols, self._merges = list(symbols), list(merges)
-        self._ids = {symbol: SPECIALS + i for i, symbol in enumerate(symbols)}
+        super().__init__(config, symbols)
+        self._merges = list(merges)
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
         self._word = lru_cache(maxsize=100_000)(self._encode_word)
-
-    @classmethod
-    def check(cls, config: TokenizerConfig) -> None:
-        if config.lossless:
-            raise LabError("a plain_bpe tokenizer cannot be lossless: use kind byte_bpe")
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
@@ -122,15 +120,12 @@ class PlainBpeTokenizer(Tokenizer):
         for text in texts:
             words.update(clean(text).split())
         if not words:
-            raise LabError("the training corpus of the tokenizer is empty")
+            raise LabError(EMPTY)
         characters = sorted({END}.union(*words))
         count = config.vocab_size - SPECIALS - len(characters)
         if count < 0:
-            raise LabError(
-                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens and"
-                f" the characters of these texts: the smallest possible is"
-                f" {SPECIALS + len(characters)}"
-            )
+            smallest = SPECIALS + len(characters)
+            raise too_small(config, smallest, " and the characters of these texts")
         merges = [pair for pair, _ in islice(learn(words), count)]
         symbols = dict.fromkeys([*characters, *map("".join, merges)])
         return cls(config, list(symbols), merges)
@@ -157,13 +152,11 @@ class PlainBpeTokenizer(Tokenizer):
         return tuple(self._ids.get(s, self.unk_id) for s in encode_word(word, self._ranks))
 
     def _decode(self, ids: Sequence[int]) -> str:
-        symbols = (REPLACEMENT if i < SPECIALS else self._symbols[i - SPECIALS] for i in ids)
+        symbols = (REPLACEMENT if i < SPECIALS else self._symbols[i] for i in ids)
         return "".join(symbols).removesuffix(END)
 
     def _piece(self, token: int) -> str:
-        if token < SPECIALS:
-            return SPECIAL_PIECES[token]
-        return show(self._symbols[token - SPECIALS])
+        return show(super()._piece(token))
 
     def _model_files(self) -> dict[str, bytes]:
-        return {MODEL: to_json({"symbols": self._symbols, "merges": self._merges})}
+        return {MODEL: to_json({"symbols": self._learnt(), "merges": self._merges})}

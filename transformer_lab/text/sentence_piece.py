@@ -1,4 +1,4 @@
-"""BPE and unigram tokenizers made by the sentencepiece library.
+"""BPE and unigram tokenizers made by the sentencepiece library, and that of T5.
 
 With `lossless=False` a text is first normalised (NFKC, runs of white space become one space and
 the ends are trimmed), so "…" comes back as "...": such a tokenizer's output is no reference.
@@ -8,20 +8,27 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import sentencepiece
 
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import (
+    EMPTY,
+    SETTINGS,
     SPECIAL_PIECES,
     Tokenizer,
     TokenizerConfig,
     clean,
     read_file,
     register,
+    settings_in,
+    too_small,
 )
 
 MODEL = "sentencepiece.model"
+T5_MODEL = "spiece.model"
+SENTINELS, MOST_SENTINELS = 100, 100_000  # T5's, unless its settings say otherwise as mT5's do
 SPACE_MARK = "▁"  # U+2581, how the library writes a space
 RESERVED = "▅"  # U+2585, the library's own sign: its trainer drops each line that holds one
 THREADS = 2  # fixed, since a unigram model depends on the number of training threads
@@ -38,16 +45,62 @@ LOSSLESS = {
 }
 
 
+class ModelTokenizer(Tokenizer):
+    """The pieces of one sentencepiece model."""
+
+    def __init__(self, config: TokenizerConfig, model: sentencepiece.SentencePieceProcessor):
+        super().__init__(config, model.get_piece_size())
+        self._model = model
+
+    def _encode(self, text: str) -> list[int]:
+        return self._model.encode(text)
+
+    def _encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return self._model.encode(texts, num_threads=THREADS)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._model.decode(list(ids))
+
+    def _piece(self, token: int) -> str:
+        return self._model.id_to_piece(token)
+
+
+@register("t5")
+class T5Tokenizer(ModelTokenizer):
+    """The tokenizer of a T5 directory: special ids are the model's, and sentinels stand after its
+    pieces. A decoder starts with the padding."""
+
+    file_names = (T5_MODEL, SETTINGS)
+    foreign_files = (T5_MODEL,)
+    instead = "unigram, with extra_ids"
+
+    def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
+        self._files = {name: files[name] for name in self.file_names if name in files}
+        model = load_model(read_file(files, T5_MODEL), T5_MODEL)
+        self.pad_id, self.eos_id, self.unk_id = model.pad_id(), model.eos_id(), model.unk_id()
+        if min(self.pad_id, self.eos_id, self.unk_id) < 0:
+            raise LabError(f"{T5_MODEL} lacks a padding, end or unknown piece: it is none of T5's")
+        self.bos_id = self.pad_id
+        extra = settings_in(self._files, SETTINGS).get("extra_ids", SENTINELS)
+        if type(extra) is not int or not 0 <= extra <= MOST_SENTINELS:
+            most = f"{MOST_SENTINELS:,}"
+            raise LabError(f"{SETTINGS}: extra_ids = {extra!r:.60} is not from 0 to {most}")
+        size = model.get_piece_size()
+        super().__init__(replace(config, vocab_size=size, extra_ids=extra), model)
+
+    def _model_files(self) -> dict[str, bytes]:
+        return self._files
+
+
 @register("bpe", "unigram")
-class SentencePieceTokenizer(Tokenizer):
+class SentencePieceTokenizer(ModelTokenizer):
     """A sentencepiece model, with its own special tokens at 0 to 3."""
 
     file_names = (MODEL,)
 
-    def __init__(self, config: TokenizerConfig, model: bytes):
-        self._bytes = model
-        self._model = load_model(model, MODEL)
-        super().__init__(config, self._model.get_piece_size())
+    def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
+        self._bytes = read_file(files, MODEL)
+        super().__init__(config, load_model(self._bytes, MODEL))
         if tuple(map(self._model.id_to_piece, range(len(SPECIAL_PIECES)))) != SPECIAL_PIECES:
             raise LabError(f"{MODEL} does not begin with the pieces {' '.join(SPECIAL_PIECES)}")
         self._mark = [self._model.piece_to_id(f"<0x{b:02X}>") for b in SPACE_MARK.encode()]
@@ -66,7 +119,7 @@ class SentencePieceTokenizer(Tokenizer):
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> "SentencePieceTokenizer":
         corpus = _Corpus(texts)
         try:
-            tokenizer = cls(config, _train(config, iter(corpus)))
+            tokenizer = cls(config, {MODEL: _train(config, iter(corpus))})
         except (RuntimeError, ValueError) as error:
             raise corpus.error or _refusal(config, str(error)) from None
         if tokenizer._spellable < config.vocab_size:
@@ -77,13 +130,9 @@ class SentencePieceTokenizer(Tokenizer):
             )
         return tokenizer
 
-    @classmethod
-    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
-        return cls(config, read_file(files, MODEL))
-
     def _encode(self, text: str) -> list[int]:
         if not self._holds_mark(text):
-            return self._model.encode(text)
+            return super()._encode(text)
         first, *rest = text.split(SPACE_MARK)
         ids = self._model.encode(first)
         for part in rest:
@@ -92,18 +141,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         if any(map(self._holds_mark, texts)):
-            return super()._encode_batch(texts)
-        return self._model.encode(texts, num_threads=THREADS)
+            return [self._encode(text) for text in texts]
+        return super()._encode_batch(texts)
 
     def _holds_mark(self, text: str) -> bool:
         # The library takes a U+2581 of the text for a space: lossless spells it in bytes.
         return self.config.lossless and SPACE_MARK in text
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self._model.decode(list(ids))
-
-    def _piece(self, token: int) -> str:
-        return self._model.id_to_piece(token)
 
     def _model_files(self) -> dict[str, bytes]:
         return {MODEL: self._bytes}
@@ -124,7 +167,7 @@ class _Corpus:
                     empty = False
                     yield line
             if empty:
-                raise LabError("the training corpus of the tokenizer is empty")
+                raise LabError(EMPTY)
         except Exception as error:
             self.error = error
             raise
@@ -161,13 +204,10 @@ def _train(config: TokenizerConfig, lines: Iterator[str]) -> bytes:
 def _refusal(config: TokenizerConfig, message: str) -> LabError:
     """What the trainer's message means for the user."""
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return LabError(
-            f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens"
-            f"{', the bytes' if config.byte_fallback else ''} and the characters of these texts:"
-            f" the smallest possible is {needed[1]}"
-        )
+        also = ", the bytes" if config.byte_fallback else ""
+        return too_small(config, int(needed[1]), f"{also} and the characters of these texts")
     if "(all_chars_count) > (0)" in message:
-        return LabError("the training corpus of the tokenizer is empty after normalisation")
+        return LabError(f"{EMPTY} after normalisation")
     return LabError(f"sentencepiece cannot train this tokenizer: {' '.join(message.split())}")
 
 

@@ -8,13 +8,16 @@ from functools import cache
 
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import (
+    EMPTY,
     SPECIAL_PIECES,
+    SymbolTokenizer,
     Tokenizer,
     TokenizerConfig,
     clean,
     read_json,
     register,
     to_json,
+    too_small,
 )
 
 SYMBOLS = "symbols.json"
@@ -23,28 +26,17 @@ WORD = re.compile(r"\w+|[^\w\s]")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-class _SymbolTokenizer(Tokenizer):
-    """A list of symbols, the most frequent first; all others are unknown."""
+class _CountedTokenizer(SymbolTokenizer):
+    """The symbols that the training texts are split into, the most frequent first."""
 
     file_names = (SYMBOLS,)
-
-    def __init__(self, config: TokenizerConfig, symbols: Sequence[str]):
-        super().__init__(config, SPECIALS + len(symbols))
-        self._symbols = list(symbols)
-        self._ids = {symbol: SPECIALS + i for i, symbol in enumerate(symbols)}
+    lossy = "kind byte, or bpe or unigram with byte_fallback"
 
     @classmethod
     def check(cls, config: TokenizerConfig) -> None:
-        if config.lossless:
-            raise LabError(
-                f"a {config.kind} tokenizer cannot be lossless:"
-                " use kind byte, or bpe or unigram with byte_fallback"
-            )
+        super().check(config)
         if config.vocab_size <= SPECIALS:
-            raise LabError(
-                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens"
-                f" and one {config.kind}: the smallest possible is {SPECIALS + 1}"
-            )
+            raise too_small(config, SPECIALS + 1, f" and one {config.kind}")
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
@@ -52,7 +44,7 @@ class _SymbolTokenizer(Tokenizer):
         for text in texts:
             counts.update(cls._split(clean(text)))
         if not counts:
-            raise LabError("the training corpus of the tokenizer is empty")
+            raise LabError(EMPTY)
         # By the symbol itself where counts are equal: the order of the texts plays no part.
         order = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         return cls(config, order[: config.vocab_size - SPECIALS])
@@ -73,15 +65,12 @@ class _SymbolTokenizer(Tokenizer):
     def _encode(self, text: str) -> list[int]:
         return [self._ids.get(symbol, self.unk_id) for symbol in self._split(text)]
 
-    def _piece(self, token: int) -> str:
-        return (SPECIAL_PIECES[token : token + 1] or self._symbols[token - SPECIALS :])[0]
-
     def _model_files(self) -> dict[str, bytes]:
-        return {SYMBOLS: to_json(self._symbols)}
+        return {SYMBOLS: to_json(self._learnt())}
 
 
 @register("char")
-class CharTokenizer(_SymbolTokenizer):
+class CharTokenizer(_CountedTokenizer):
     """One token a character (code point); an unknown one comes back as U+FFFD."""
 
     @staticmethod
@@ -93,7 +82,7 @@ class CharTokenizer(_SymbolTokenizer):
 
 
 @register("word")
-class WordTokenizer(_SymbolTokenizer):
+class WordTokenizer(_CountedTokenizer):
     """One token a word or sign of punctuation, case kept.
 
     Decoding joins with single spaces, so it is lossy: "It's on." returns as "It ' s on .".
@@ -133,15 +122,11 @@ class ByteTokenizer(Tokenizer):
     Ids that are no valid UTF-8, which a model may well produce, decode to U+FFFD.
     """
 
-    def __init__(self, config: TokenizerConfig):
+    def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes] | None = None):
         super().__init__(config, SPECIALS + 256)
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-        return cls(config)
-
-    @classmethod
-    def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> Tokenizer:
         return cls(config)
 
     def _encode(self, text: str) -> list[int]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain, groupby
 from operator import index
-from typing import ClassVar, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 from transformer_lab.errors import LabError, nearest
 
 HEADER = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"  # beside it, in directories of other libraries
 SPECIAL_PIECES = ("<pad>", "</s>", "<s>", "<unk>")
 KINDS: dict[str, type["Tokenizer"]] = {}
 
@@ -84,25 +85,32 @@ class Tokenizer(ABC):
     # library wrote (no header of ours) is recognised as this kind.
     file_names: ClassVar[tuple[str, ...]] = ()
     foreign_files: ClassVar[tuple[str, ...]] = ()
+    instead: ClassVar[str] = ""  # of a kind that is only loaded: the kind to train
+    lossy: ClassVar[str] = ""  # of a kind that loses text: the kind that loses none
 
     def __init__(self, config: TokenizerConfig, vocab_size: int):
         self.config = config
         self._spellable = vocab_size
         self.vocab_size = vocab_size + config.extra_ids  # the real one: what an embedding needs
 
-    @classmethod  # noqa: B027 (a kind that accepts every config has nothing to write)
+    @classmethod
     def check(cls, config: TokenizerConfig) -> None:
         """Raise a `LabError` for a config that this kind cannot satisfy."""
+        if config.lossless and cls.lossy:
+            raise LabError(f"a {config.kind} tokenizer cannot be lossless: use {cls.lossy}")
 
     @classmethod
-    @abstractmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> "Tokenizer":
         """Learn the vocabulary from `texts`, read once; the same texts give the same one."""
+        raise LabError(
+            f"a tokenizer of kind {config.kind} is loaded from a model's directory, not trained:"
+            f" set the tokenizer's kind to {cls.instead}"
+        )
 
     @classmethod
-    @abstractmethod
     def from_files(cls, config: TokenizerConfig, files: Mapping[str, bytes]) -> "Tokenizer":
         """Rebuild from what `to_files` gave."""
+        return cls(config, files)
 
     def unused(self, size: int) -> tuple[int, ...]:
         """The ids below `size` that no piece has, such as rows that fill a model's table up."""
@@ -226,6 +234,32 @@ class Tokenizer(ABC):
     def _model_files(self) -> dict[str, bytes]: ...
 
 
+class SymbolTokenizer(Tokenizer):
+    """A list of symbols behind the special tokens; all others are unknown."""
+
+    def __init__(self, config: TokenizerConfig, symbols: Sequence[str]):
+        super().__init__(config, len(SPECIAL_PIECES) + len(symbols))
+        self._symbols = [*SPECIAL_PIECES, *symbols]  # by id
+        self._ids = {s: i for i, s in enumerate(self._symbols) if i >= len(SPECIAL_PIECES)}
+
+    def _piece(self, token: int) -> str:
+        return self._symbols[token]
+
+    def _learnt(self) -> list[str]:
+        return self._symbols[len(SPECIAL_PIECES) :]
+
+
+EMPTY = "the training corpus of the tokenizer is empty"
+
+
+def too_small(config: TokenizerConfig, smallest: int, also: str) -> LabError:
+    """The refusal of a vocabulary without room for what every text needs."""
+    return LabError(
+        f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens{also}: "
+        f"the smallest possible is {smallest}"
+    )
+
+
 def clean(text: str) -> str:
     """The text with lone surrogates, which no encoding can hold, replaced by U+FFFD.
 
@@ -258,3 +292,9 @@ def read_json(files: Mapping[str, bytes], name: str) -> object:
         return json.loads(read_file(files, name))
     except ValueError as error:
         raise LabError(f"the tokenizer's file {name} is not valid JSON: {error}") from None
+
+
+def settings_in(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """The values of a JSON file, none where it is missing."""
+    values = read_json(files, name) if name in files else {}
+    return values if isinstance(values, dict) else {}

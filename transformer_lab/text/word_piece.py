@@ -10,14 +10,18 @@ from operator import index
 from typing import Any, SupportsIndex
 
 from transformer_lab.errors import LabError
-from transformer_lab.text.byte_bpe import PREFIX, SETTINGS, HfTokenizer, settings_in
+from transformer_lab.text.byte_bpe import PREFIX, HfTokenizer
 from transformer_lab.text.library import filled, read_library, tokenizers
 from transformer_lab.text.tokenizer import (
+    EMPTY,
     HEADER,
+    SETTINGS,
     Tokenizer,
     TokenizerConfig,
     read_file,
     register,
+    settings_in,
+    too_small,
 )
 
 VOCAB = "vocab.txt"
@@ -44,6 +48,7 @@ class WordPieceTokenizer(HfTokenizer):
 
     file_names = (VOCAB, PREFIX + VOCAB)
     foreign_files = (VOCAB,)
+    lossy = "kind byte_bpe"
     roles = {
         "sep": ("[SEP]",),
         "cls": ("[CLS]",),
@@ -59,21 +64,13 @@ class WordPieceTokenizer(HfTokenizer):
         self.config = replace(self.config, lowercase=lowercase)
 
     @classmethod
-    def check(cls, config: TokenizerConfig) -> None:
-        if config.lossless:
-            raise LabError("a wordpiece tokenizer cannot be lossless: use kind byte_bpe")
-
-    @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         texts = list(filled(texts))
         library = _bert({}, config.lowercase)
         base = _characters(library, texts)
         smallest = len(SPECIALS) + len(base)
         if config.vocab_size < smallest:
-            raise LabError(
-                f"tokenizer vocab_size {config.vocab_size} is too small for the special tokens and"
-                f" the characters of these texts: the smallest possible is {smallest}"
-            )
+            raise too_small(config, smallest, " and the characters of these texts")
         # The library numbers the "##x", which break ties, in the order of a hash table, each time
         # another: as special tokens they have numbers beforehand. A fresh library drops the mark.
         trainer = tokenizers().trainers.WordPieceTrainer(
@@ -126,7 +123,7 @@ def _characters(library: Any, texts: Sequence[str]) -> list[str]:
     written = {word for text in texts for word in text.split()}
     words = {word for some in written for word, _ in split(normal(some))}
     if not words:
-        raise LabError("the training corpus of the tokenizer is empty")
+        raise LabError(EMPTY)
     inner = sorted({CONTINUES + character for word in words for character in word[1:]})
     return [*inner, *sorted(set().union(*words))]
 

@@ -1,0 +1,149 @@
+"""What a directory holds beside the weights: the tokenizer, and how images are read."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from transformer_lab import text
+from transformer_lab.errors import LabError, read_json
+from transformer_lab.pretrained import Pretrained, export, model_type_of
+from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL, SpecialIds
+from transformer_lab.pretrained.hub import PIXELS
+from transformer_lab.text import (
+    ByteBpeTokenizer,
+    HfTokenizer,
+    MarianTokenizer,
+    T5Tokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+)
+from transformer_lab.text.byte_bpe import MODEL, NUMBERED, PREFIX
+from transformer_lab.text.tokenizer import HEADER, SETTINGS, SPECIAL_PIECES
+
+NO_IDS = SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)
+
+
+def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
+    """The tokenizer beside the weights; LabError if its ids are not those of the model.
+
+    Marian's has exactly the model's tokens. With other families a table may have more rows than the
+    tokenizer has tokens, and a model no end token.
+    """
+    exact = model.model_type == "marian"
+    tokenizer = _load(source, MarianTokenizer.file_names if exact else _layout(model, source))
+    ids = {"pad": tokenizer.pad_id} if exact else {}
+    ids["eos"] = tokenizer.eos_id
+    if model.kind == "encoder_decoder":
+        ids["start"] = tokenizer.bos_id
+    ends = model.decode.end_tokens if model.decode else ()
+    for name, token in ids.items():
+        wanted = getattr(model.special, name)
+        free = name == "eos" and not exact and (wanted == NO_TOKEN or token in ends)
+        if wanted != token and not free:
+            raise _other(source, f"{SPECIAL[name]} = {wanted}", f"tokenizer's is {token}")
+    sizes = [model.config.vocab_size, model.config.source_vocab_size if exact else None]
+    for size in (size for size in sizes if size is not None):
+        if size < tokenizer.vocab_size or exact and size != tokenizer.vocab_size:
+            has = f"the model has embeddings of {size} tokens"
+            raise _other(source, has, f"tokenizer has {tokenizer.vocab_size}")
+    return tokenizer
+
+
+def _layout(model: Pretrained, source: Path) -> list[str]:
+    """The files that a tokenizer of this model may consist of."""
+    kinds = {"encoder": WordPieceTokenizer, "encoder_decoder": T5Tokenizer}
+    older = kinds.get(model.kind, HfTokenizer)
+    layouts = (HEADER,), HfTokenizer.foreign_files, older.foreign_files
+    if not any(all((source / name).is_file() for name in names) for names in layouts):
+        also = " and ".join(older.foreign_files)
+        raise LabError(f"{source}: a run needs the tokenizer too, {HEADER} missing (or {also})")
+    return [HEADER, *HfTokenizer.file_names, *older.foreign_files]
+
+
+def _load(source: Path, names: Iterable[str]) -> Tokenizer:
+    found = {name: (source / name).read_bytes() for name in names if (source / name).is_file()}
+    needed = MarianTokenizer.foreign_files if HEADER not in names else ()
+    if missing := [name for name in needed if name not in found]:
+        raise LabError(f"{source}: a run needs the tokenizer too, {', '.join(missing)} missing")
+    try:
+        return text.load(found)
+    except LabError as error:
+        raise LabError(f"{source}: {error}") from None
+
+
+def _other(source: Path, model: str, tokenizer: str) -> LabError:
+    return LabError(f"{source}: {model}, but the {tokenizer}: is it another model's?")
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Those that Hugging Face knows, without our header, whose name means another thing there."""
+    files = tokenizer.to_files()
+    if isinstance(tokenizer, MarianTokenizer | T5Tokenizer):
+        return {name: files[name] for name in tokenizer.file_names if name in files}
+    if isinstance(tokenizer, HfTokenizer):
+        theirs = {n.removeprefix(PREFIX): c for n, c in files.items() if n.startswith(PREFIX)}
+        return {name: content for name, content in theirs.items() if name not in NUMBERED}
+    if isinstance(tokenizer, ByteBpeTokenizer):
+        roles = zip(("pad", "eos", "bos", "unk"), SPECIAL_PIECES, strict=True)
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings |= {f"{role}_token": piece for role, piece in roles}
+        return {HEADER: files[MODEL], SETTINGS: json.dumps(settings, indent=1).encode()}
+    return {}
+
+
+def read_pixels(source: Path) -> dict[str, tuple[float, ...]]:
+    """Mean and deviation of the colours as a run's settings have them; none where it is unsaid."""
+    if not (source / PIXELS).is_file():
+        return {}
+    pixels = read_json(source / PIXELS)
+    named = {"mean": "image_mean", "std": "image_std"}
+    return {ours: tuple(pixels.get(name, (0.5,) * 3)) for ours, name in named.items()}
+
+
+def pixel_files(task: Any) -> dict[str, bytes]:
+    """How images are read and normalised, if the task has some."""
+    form = getattr(task, "normalise", getattr(task, "config", None))
+    if not hasattr(form, "mean"):
+        return {}
+    config = getattr(task.model_config, "image", task.model_config)
+    settings = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": dict(zip(("height", "width"), config.image_size, strict=True)),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": form.mean,
+        "image_std": form.std,
+    }
+    return {PIXELS: json.dumps(settings, indent=1).encode()}
+
+
+def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type: str = "") -> str:
+    """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
+
+    `task` has `model_config`, `tokenizer` or `normalise`, and `sections`, maybe with "decode".
+    Returns a line about what was not written, or "".
+    Raises: LabError for a run that has no place in their layout, and for files in the way.
+    """
+    tok = getattr(task, "tokenizer", None)
+    of_tokenizer = tokenizer_files(tok) if tok else {}
+    files = pixel_files(task) | of_tokenizer
+    if taken := [name for name in files if (Path(target) / name).exists()]:
+        raise LabError(f"{target}: holds {taken[0]} already; choose another directory")
+    special = SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id) if tok else NO_IDS
+    export(
+        params,
+        task.model_config,
+        target,
+        special,
+        task.sections.get("decode"),
+        model_type_of(kind, task.model_config, model_type),
+        task.labels if getattr(task, "CONFIG_LABELS", False) else (),
+    )
+    for name, content in files.items():
+        (Path(target) / name).write_bytes(content)
+    if tok and not of_tokenizer:
+        return f"the tokenizer was not exported: its kind is {tok.config.kind}, unknown there"
+    return ""

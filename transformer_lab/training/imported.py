@@ -1,0 +1,115 @@
+"""A model of Hugging Face's as a run of step 0, which all commands open."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_lab import tasks
+from transformer_lab.errors import LabError
+from transformer_lab.pretrained import Pretrained
+from transformer_lab.pretrained.beside import read_pixels, read_tokenizer
+from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.places import place
+from transformer_lab.training.trainer import Trainer
+from transformer_lab.training.writers import log, make_workdir
+
+TASKS = {  # of a run, by the model's kind or its head
+    "encoder_decoder": "translation",
+    "decoder": "language_modeling",
+    "none": "sentence_embedding",
+    "mlm": "masked_language_modeling",
+    "mlm_nsp": "masked_language_modeling",
+    "classes": "classification",
+    "tokens": "tagging",
+    "span": "question_answering",
+    "two_towers": "contrastive",
+    "vision": "image_classification",
+}
+PICTURES = ("two_towers", "vision")  # kinds of models that see
+
+
+def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) -> None:
+    """Leaves a run of step 0 with the model's parameters, settings and tokenizer.
+
+    The data section keeps its defaults, for nothing in the source says what it was trained on.
+    Raises: LabError if a run lies there already, or the tokenizer is missing or another model's.
+    """
+    path = place(workdir)
+    if (path / runs.CONFIG).exists() or (path / "checkpoints").exists():
+        raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
+    tokenizer = check_source(model, Path(source))
+    config = run_config(model, tokenizer)
+    if model.kind in PICTURES:
+        config.task.update(read_pixels(Path(source)))
+    resolved, stored = resolve(config), config.to_dict()
+    mesh = make_mesh(resolved.run.mesh)
+    trainer = Trainer(
+        resolved.run, runs.build_task(resolved, run_assets(model, tokenizer), mesh), mesh
+    )
+    state = trainer.canonical(trainer.with_params(trainer.init(), model.params))
+    checkpoints = Checkpoints(make_workdir(path), resolved.run.keep, log)
+    try:
+        # No data was read, so there is no position in it.
+        checkpoints.save(0, state, {}, stored, trainer.task.assets())
+    finally:
+        checkpoints.close()
+    write_atomically(path / runs.CONFIG, json.dumps(stored, indent=1).encode())
+    log(f"{path} holds the model as a run: use it, or train on with --init_from={path}")
+
+
+def check_source(model: Pretrained, source: Path) -> Any:
+    """The tokenizer, None of a model of images; LabError for what cannot be a run."""
+    if model.kind != "vision":
+        return read_tokenizer(model, source)
+    if model.config.head != "classes":
+        raise LabError(f"{source}: the model has no classes, and a run of images needs some")
+    return None
+
+
+def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
+    """The files that the task needs: the tokenizer's or the images' form, and labels."""
+    labels, images = list(model.labels), tasks.objective("image_classification")
+    if tokenizer is None:
+        labels = labels or [f"class {i}" for i in range(model.config.classes)]
+        form = {"size": model.config.image_size, "channels": model.config.channels}
+        files = {images.FORM: json.dumps(form).encode()}
+    else:
+        files = tokenizer.to_files()
+    return files | ({images.LABELS: json.dumps(labels).encode()} if labels else {})
+
+
+def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
+    """The defaults of a run of the model's kind, with what is known of this one."""
+    task = TASKS[model.config.head if model.kind == "encoder" else model.kind]
+    config = default_config(model=model.kind, task=task)
+    config.model.update(asdict(model.config))
+    if model.decode is not None:
+        config.decode.update(asdict(model.decode))
+    if "length" in config.batch:
+        config.batch.length = min(config.batch.length, model.config.max_length)
+    elif model.kind == "encoder":
+        config.batch.max_length = model.config.max_length
+    if task == "classification":
+        config.task.regression = model.config.labels == 1
+    if task == "masked_language_modeling":
+        config.task.next_sentence = model.config.head == "mlm_nsp"
+    if task == "contrastive":
+        own = model.config.eos_id
+        if model.config.text_pool == "eos" and own != tokenizer.eos_id:
+            raise LabError(
+                f"eos_token_id = {own}, but the tokenizer's is {tokenizer.eos_id}: is it another "
+                "model's?"
+            )
+        config.task.loss = "softmax" if model.config.bias is None else "sigmoid"
+    if model.kind in PICTURES:
+        channels = getattr(model.config, "image", model.config).channels
+        config.task.update({name: (0.5,) * channels for name in ("mean", "std")})
+    if tokenizer is not None:
+        config.tokenizer.update(asdict(tokenizer.config))
+    return config
