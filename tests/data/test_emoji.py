@@ -7,8 +7,6 @@ from tests.tiny_emoji import write_emoji
 from transformer_lab.data import emoji
 from transformer_lab.data.drawings import draw_plan, plain, varied
 from transformer_lab.data.emoji import EmojiConfig, load_emoji
-from transformer_lab.data.fetch import cached
-from transformer_lab.errors import LabError
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +105,3 @@ def test_draws_depend_on_seed_and_step():
     assert (plan[0][1][:, 1] != plan[3][1][:, 1]).all()
     ids = np.concatenate([plan[step][1][:, 0] for step in range(3)])
     assert sorted(ids[ids >= 0]) == list(range(10))
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"artist": "googel"}, 'did you mean "google"'),
-        ({"languages": ("en", "xx")}, "config.data.languages"),
-        ({"path": "/nowhere"}, "there is no folder"),
-        ({"test_share": 1.0}, "test_share"),
-    ],
-)
-def test_wrong_settings_are_one_line(values, words):
-    with pytest.raises(LabError, match=words):
-        load_emoji(EmojiConfig(**values))
-
-
-@pytest.mark.skipif(not cached("emoji-datasource-google"), reason="the set is not in the cache")
-def test_the_real_set_has_its_counts():
-    data = load_emoji(EmojiConfig())
-    assert (len(data.train), len(data.test)) == (1529, 382)
-    assert len(data.categories) == 10

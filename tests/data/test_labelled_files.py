@@ -5,7 +5,7 @@ import pytest
 
 from transformer_lab.data.formats import conll, squad
 from transformer_lab.data.labelled import Example, LabelledConfig, Question, Tagged, load_labelled
-from transformer_lab.data.splits import key, remarks, shuffled
+from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError
 
 TEXTS = [f'The "café" {i}, is open' for i in range(10)]
@@ -39,26 +39,6 @@ def tsv_text(texts=TEXTS, labels=LABELS):
 def jsonl_text(texts=TEXTS, labels=LABELS):
     rows = zip(texts, labels, strict=True)
     return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
-
-
-@pytest.mark.parametrize(
-    "name, text",
-    [
-        ("a.csv", csv_text()),
-        ("a.csv", "\ufeff" + csv_text(end="\r\n") + "\r\n"),
-        ("a.tsv", tsv_text()),
-        ("a.jsonl", jsonl_text() + "\n"),
-        ("a.jsonl", "\ufeff" + jsonl_text().replace("\n", "\r\n")),
-    ],
-    ids=["csv", "csv with bom and crlf", "tsv", "jsonl", "jsonl with bom and crlf"],
-)
-def test_every_table_gives_the_same_splits(name, text, tmp_path):
-    splits = load(write(tmp_path / name, text))
-    assert everything(splits) == sorted(map(Example, TEXTS, [None] * 10, LABELS))
-    assert splits.labels == ["no", "yes"]
-    assert splits.report == {"read": 10, "train": 7, "validation": 1, "test": 2}
-    reference = load(write(tmp_path / "reference.jsonl", jsonl_text()))
-    assert splits.fingerprint() == reference.fingerprint()
 
 
 def test_columns_are_found_by_their_names(tmp_path):
@@ -96,36 +76,6 @@ def test_rows_with_the_same_text_stand_in_one_split(tmp_path):
     assert sum(map(len, texts)) == len(set.union(*texts)) == 10
     dropped = {"empty": 1, "duplicate": 1}
     assert splits.report == {"read": 32, **dropped, "train": 18, "validation": 3, "test": 9}
-
-
-@pytest.mark.parametrize(
-    "name, text, message",
-    [
-        ("a.csv", "txt,label\na,b\n", r'a.csv:2: no column "text" \(did you mean "txt"\?\); set'),
-        ("a.csv", "text,y\na,b\n", r'a.csv:2: no column "label".*set config.data.label_column'),
-        ("a.csv", "text,label\n\na,b,c\n", "a.csv:3: 3 fields, but the header has 2 columns"),
-        ("a.csv", 'text,label\na,b\n"a,b\n', "a.csv:3: malformed"),
-        ("a.csv", "text,label\na, \n", 'a.csv:2: its "label" is empty'),
-        ("a.tsv", b"text\tlabel\na\tb\n\xe9\tb\n", r"a.tsv:3: not UTF-8 \(byte 0xe9 at column 1\)"),
-        ("a.jsonl", '{"text": "a", "label": 1}\n{', "a.jsonl:2: not JSON"),
-        ("a.jsonl", "[]\n", "a.jsonl:1: expected an object"),
-        ("a.jsonl", '{"text": 3, "label": 1}', 'a.jsonl:1: its "text" is 3, not text'),
-        ("a.jsonl", '{"text": "a", "label": null}', 'a.jsonl:1: its "label" is null, not text'),
-        ("a.jsonl", '{"text": "a", "label": 1e999}', 'a.jsonl:1: its "label" is Infinity, which'),
-        ("a.csv", "text,label\na,1.0\nb,-1e999\n", 'a.csv:3: its "label" is -1e999, which is no'),
-        ("a.csv", "text,label,text\na,1,b\n", 'a.csv:1: two columns are named "text": rename one'),
-        ("a.json", '[{"text": "a"}]', "a.json: a list, not the object .* write rows as JSON lines"),
-        ("a.xls", "", r"a.xls ends in none of \.csv, \.tsv, \.jsonl"),
-        ("a.conll", "EU B-ORG\nnews\n", "a.conll:2: expected a word and its tag in 2 columns"),
-        ("a.conll", b"EU O\n\xff O\n", "a.conll:2: not UTF-8"),
-        ("a.json", '{"data": [{}]}', r"a.json: not in SQuAD's format \(KeyError\('paragraphs'\)\)"),
-        ("a.json", '{"data":\n', "a.json: not JSON"),
-    ],
-)
-def test_a_malformed_file_is_named_with_its_line(name, text, message, tmp_path):
-    with pytest.raises(LabError, match=message) as caught:
-        load(write(tmp_path / name, text))
-    assert "\n" not in str(caught.value)
 
 
 CONLL = """\ufeff-DOCSTART- -X- O O
@@ -209,17 +159,6 @@ def test_each_class_of_users_rows_stands_in_each_split_as_far_as_it_goes(tmp_pat
     assert remarks(two.report, LabelledConfig(), {"validation": {"a"}, "test": {"a", "b"}}) == [
         "the validation split has no example of 1 of 2 classes: b"
     ]
-
-
-def test_users_rows_without_classes_are_split_as_before(tmp_path):
-    texts = [f"text {i}" for i in range(20)]
-    parts = {}
-    for name, labels in (("a", [f"{i}.5" for i in range(20)]), ("b", ["x"] * 20)):
-        splits = load(write(tmp_path / f"{name}.csv", csv_text(texts, labels)))
-        parts[name] = [[r.text for r in p] for p in (splits.train, splits.validation, splits.test)]
-    assert parts["a"] == parts["b"]
-    order = shuffled([key(text) for text in texts], 0)
-    assert set(parts["a"][2]) == set(order[:4]) and set(parts["a"][1]) == set(order[4:6])
 
 
 def article(title, context, *questions):

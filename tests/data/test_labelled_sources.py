@@ -1,14 +1,20 @@
 import bz2
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from tests.data.test_labelled import everything, load, parts
-from transformer_lab.data.fetch import cached, fetch
-from transformer_lab.data.labelled import Example, Tagged, row_key
-from transformer_lab.data.sources import brown, reviews, spam, spans
+from tests.data.test_splits import everything, parts
+from transformer_lab.data.documents import DocumentsConfig, load_documents
+from transformer_lab.data.labelled import Example, LabelledConfig, Tagged, load_labelled
+from transformer_lab.data.sources import spam, spans
 from transformer_lab.errors import LabError
+
+
+def load(source, path="", **settings):
+    return load_labelled(LabelledConfig(source, str(path), **settings))
+
 
 SIZES = {"validation_share": 0.1, "test_share": 0.2}
 REVIEWS = "data/rotten_tomatoes_corpus_full.csv.bz2"
@@ -175,50 +181,27 @@ def test_a_question_asks_for_the_author_of_one_of_three_quotations(tmp_path):
         load("spans", tmp_path)
 
 
-def real(source, package):
-    if not cached(package):
-        pytest.skip(f"{package} is not in the cache")
-    splits = load(source)
-    keys = [set(map(row_key, part)) for part in parts(splits)]
-    assert sum(map(len, keys)) == len(set.union(*keys)) == sum(map(len, parts(splits)))
-    return splits
+def genres(path, sizes):
+    """A tagged corpus with so many documents of each genre, by the genre's letter."""
+    names = [f"c{letter}{i:02d}" for letter, size in sizes.items() for i in range(size)]
+    write(path / "cats.txt", "".join(f"{name} genre-{name[1]}\n" for name in names))
+    for name in names:
+        write(path / name, f"\tIn/in {name}/nn ./.\n")
+    return path
 
 
-def test_the_real_reviews_have_their_known_size():
-    splits = real("reviews", reviews.PACKAGE)
-    counts = {"train": 10_178, "validation": 1_282, "test": 1_291}
-    assert splits.report == {"read": 13_905, "plot": 1_097, "duplicate": 57, **counts}
-    assert Counter(row.label for row in everything(splits)) == {"fresh": 7_368, "rotten": 5_383}
-
-
-def test_the_real_emails_have_their_known_size():
-    splits = real("spam", spam.PACKAGE)
-    counts = {"train": 4_699, "validation": 625, "test": 592}
-    assert splits.report == {"read": 6_046, "duplicate": 130, **counts}
-    rows = everything(splits)
-    assert Counter(row.label for row in rows) == {"ham": 4_108, "spam": 1_808}
-    assert not any(0xD800 <= ord(c) < 0xE000 for row in rows for c in row.text)
-
-
-def test_the_real_quotations_have_their_known_size():
-    splits = real("spans", spans.PACKAGE)
-    dropped = {"no_name": 918, "length": 1_621, "duplicate": 67}
-    counts = {"train": 3_832, "validation": 480, "test": 480}
-    assert splits.report == {"read": 7_398, **dropped, **counts}
-    for row in everything(splits):
-        ((name, start),) = row.answers
-        assert row.context[:start].endswith(" -- ") and row.context[start:].startswith(name)
-
-
-def test_the_real_brown_corpus_has_its_known_genres_and_tags(monkeypatch):
-    if not cached(brown.PACKAGE):
-        pytest.skip("the Brown corpus is not in the cache")
-    read = brown.read(fetch(brown.PACKAGE))
-    monkeypatch.setattr(brown, "read", lambda folder: read)  # once, for both uses
-    genres, tags = load("brown_genre"), load("brown_pos")
-    counts = {"train": 8_979, "validation": 1_132, "test": 1_158}
-    assert genres.report == {"read": 11_269, **counts}
-    assert len({row.label for row in genres.test}) == len(genres.labels) == 15
-    counts = {"train": 44_923, "validation": 5_689, "test": 5_798}
-    assert tags.report == {"read": 57_340, "duplicate": 930, **counts}
-    assert len(tags.labels) == 181
+@pytest.mark.parametrize("seed", range(3))
+def test_each_genre_gives_its_share_of_whole_documents(seed, tmp_path):
+    path = genres(tmp_path, {"a": 40, "b": 20, "c": 10, "d": 30})
+    config = DocumentsConfig(path=str(path), split_seed=seed, validation_share=0.2, test_share=0.1)
+    documents = load_documents(config)
+    shares = [
+        [Counter(text[4] for text in part)[letter] for letter in "abcd"]
+        for part in (documents.train, documents.validation, documents.test)
+    ]
+    assert shares == [[28, 14, 7, 21], [8, 4, 2, 6], [4, 2, 1, 3]]
+    assert len(set(everything(documents))) == 100
+    other = load_documents(replace(config, split_seed=seed + 1))
+    assert everything(other) == everything(documents) and other.test != documents.test
+    assert other.fingerprint() != documents.fingerprint()
+    assert load_documents(config).fingerprint() == documents.fingerprint()

@@ -8,10 +8,9 @@ from pathlib import Path
 import polib
 import pytest
 
-from transformer_lab.data.fetch import cached
+from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.parallel import PairsConfig, load_pairs
 from transformer_lab.data.sources import bible, catalogues, libreoffice_help
-from transformer_lab.data.splits import key
 from transformer_lab.errors import LabError
 
 SMALL = {"validation_size": 1, "test_size": 1}
@@ -60,7 +59,7 @@ def test_catalogues_give_one_target_a_source(tmp_path):
         ("Open", "Ouverture"),  # one each: the first in order
         ("Save the file", "Enregistrer le fichier"),
     ]
-    assert report == {"read": 11, "unclear": 2, "empty": 1, "duplicate": 3}
+    assert report == {"unclear": 2, "empty": 1, "duplicate": 3}
 
 
 def test_catalogues_swap_and_read_other_languages(tmp_path):
@@ -95,21 +94,6 @@ def test_a_broken_catalogue_names_its_file(tmp_path):
     with pytest.raises(LabError, match=r"bad\.po: not a UTF-8 gettext catalogue") as caught:
         load_pairs(PairsConfig(path=str(tmp_path)))
     assert "\n" not in str(caught.value)
-
-
-def test_the_real_catalogues_split_as_documented():
-    if not all(map(cached, catalogues.PACKAGES)):
-        pytest.skip("the catalogues are not in the cache")
-    whole = load_pairs(PairsConfig(max_characters=0))
-    sources = [pair[0] for pair in [*whole.train, *whole.validation, *whole.test]]
-    dropped = whole.report["source_held_out_already"]
-    assert len(set(sources)) + dropped == 11_236 == len(sources) + dropped
-    assert whole.report["read"] - whole.report["duplicate"] == 11_236
-    splits = load_pairs(PairsConfig())
-    assert (len(splits.validation), len(splits.test)) == (500, 500)
-    assert max(len(text) for pair in splits.train for text in pair) <= 200
-    held = {key(pair[0]) for pair in [*splits.validation, *splits.test]}
-    assert len(held) == 1000 and not held & {key(pair[0]) for pair in splits.train}
 
 
 def help_page(folder, language, page, blocks):
@@ -160,7 +144,7 @@ def test_help_pairs_full_sentences_of_the_same_paragraph(tmp_path):
     ]
     assert [row.group for row in rows if row.row[0] == "Number 2."] == ["b2.html"]
     # Two sentences face one, and one has a variant for each program.
-    assert report == {"read": 15, "unclear": 3, "fragment": 1, "untranslated": 1}
+    assert report == {"unclear": 3, "fragment": 1, "untranslated": 1}
 
 
 def test_help_splits_by_page_and_by_source(tmp_path):
@@ -228,7 +212,7 @@ def test_bible_verses_are_joined_on_chapter_and_verse(tmp_path):
         ("Gen 1", "A Psalm. The earth was.", "Salmo. La tierra estaba."),
         ("Matt 1", "The book of the generation.", "Libro de la generación."),
     ]
-    assert report == {"read": 3, "unclear": 0}
+    assert report == {"unclear": 0}
     with pytest.raises(LabError, match="no SWORD module mods.d/engKJV"):
         bible.read([tmp_path], "kjv", "es", Counter())
 
@@ -259,3 +243,26 @@ def test_a_chapter_with_shifted_verse_numbers_is_found(move, start):
     moved = rest[move:] if move > 0 else ["y" * 40] * -move + rest
     chapters["7"] = (english, (spanish[:start] + moved + [""] * 9)[: len(english)])
     assert bible.shifted(chapters) == ["7"]
+
+
+def test_a_bible_document_is_a_chapter(tmp_path):
+    pytest.importorskip("pysword")
+    # In the King James numbering Genesis 1:1 has index 4, and Matthew 1:1 as well.
+    verses = {("ot", 4): "The beginning.", ("ot", 5): "The earth.", ("nt", 4): "The book."}
+    sword_module(tmp_path, "engWEB2099eb", verses)
+    config = DocumentsConfig("bible", str(tmp_path), validation_share=0.0, test_share=0.0)
+    assert load_documents(config).train == ["The beginning.\nThe earth.", "The book."]
+
+
+def test_a_help_document_is_a_page(tmp_path):
+    help_page(
+        tmp_path, "en-US", "a.html", [("hd_id1", "A &amp; B"), ("par_id2", "One. <b>Two</b>.")]
+    )
+    help_page(tmp_path, "en-US", "sub/b.html", [("par_id1", "Three.")])
+    config = DocumentsConfig(
+        "libreoffice_help", str(tmp_path), validation_share=0.0, test_share=0.0
+    )
+    assert load_documents(config).train == ["A & B\nOne. Two.", "Three."]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LabError, match="no page below a folder en-US/text"):
+        load_documents(DocumentsConfig("libreoffice_help", str(tmp_path / "empty")))

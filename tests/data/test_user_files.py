@@ -1,22 +1,273 @@
-"""What all readers of users' files share: names of splits, hidden and compressed files, JSON."""
+"""The user's own files of every kind: formats, lines, splits of their own, what is refused."""
 
 import bz2
 import gzip
 import json
 import lzma
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from transformer_lab.data.contents import Plan, find_content, scanned
 from transformer_lab.data.documents import DocumentsConfig, load_documents
-from transformer_lab.data.labelled import LabelledConfig, load_labelled
+from transformer_lab.data.labelled import Example, LabelledConfig, load_labelled
 from transformer_lab.data.parallel import PairsConfig, load_pairs
 from transformer_lab.errors import LabError
 from transformer_lab.text import TokenizerConfig
 
 KEEP = {"validation_share": 0.0, "test_share": 0.0}
+SIDES = {"validation_share": 0.1, "test_share": 0.25}
 DEEP = "[" * 50_000
+PAIRS = [(f"the café {i}", f"le «café» n° {i}") for i in range(12)]
+TEXTS = [f"The café number {i}\nis open." for i in range(12)]
+ROWS = [(f'The "café" {i}, is open', ["yes", "no"][i % 2]) for i in range(12)]
+
+
+def load_kind(kind: str, path, **settings):
+    """The splits of users' pairs, documents or labelled rows."""
+    if kind == "pairs":
+        settings = {"validation_size": 1, "test_size": 3, **settings}
+        return load_pairs(PairsConfig("files", path=str(path), **settings))
+    if kind == "documents":
+        return load_documents(DocumentsConfig("files", str(path), **{**SIDES, **settings}))
+    return load_labelled(LabelledConfig("files", str(path), **{**SIDES, **settings}))
+
+
+def write(file: Path, text: str | bytes) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return file
+
+
+def everything(splits) -> list:
+    return sorted([*splits.train, *splits.validation, *splits.test])
+
+
+def tsv(pairs=PAIRS) -> str:
+    return "".join(f"{a}\t{b}\n" for a, b in pairs)
+
+
+def json_lines(names, rows) -> str:
+    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+
+
+def csv_text(rows=ROWS) -> str:
+    cells = [(i, a.replace('"', '""'), b) for i, (a, b) in enumerate(rows)]
+    return "id,text,label\n" + "".join(f'{i},"{a}",{b}\n' for i, a, b in cells)
+
+
+def crlf(text: str) -> str:
+    return text.replace("\n", "\r\n")
+
+
+PAIR_LINES = json_lines(("source", "target"), PAIRS)
+DOCUMENT_LINES = json_lines(("text",), [(text,) for text in TEXTS])
+ROW_LINES = json_lines(("text", "label"), ROWS)
+BLOCKS = "\n\n \n".join([*TEXTS, ""])
+FORMATS: list[tuple[str, dict[str, str], str]] = [  # kind, files, path
+    ("pairs", {"a.tsv": tsv()}, "a.tsv"),
+    ("pairs", {"a.txt": crlf(tsv())}, "a.txt"),
+    ("pairs", {"a.tsv": "\ufeff" + tsv()}, "a.tsv"),
+    ("pairs", {"a.jsonl": PAIR_LINES}, "a.jsonl"),
+    ("pairs", {"a.jsonl": json_lines(("en", "fr"), PAIRS)}, "a.jsonl"),
+    ("pairs", {"a.en": "\n".join(a for a, _ in PAIRS), "a.fr": "\n".join(b for _, b in PAIRS)},
+     "a.en,a.fr"),
+    ("documents", {"a.txt": BLOCKS}, "a.txt"),
+    ("documents", {"a.txt": crlf(BLOCKS)}, "a.txt"),
+    ("documents", {"a.txt": "\ufeff\n" + "\n\n".join(TEXTS)}, "a.txt"),
+    ("documents", {"a.jsonl": DOCUMENT_LINES + "\n"}, "a.jsonl"),
+    ("documents", {f"s/{i:02}.txt": text for i, text in enumerate(TEXTS)} | {"s/n.md": "no"}, "s"),
+    ("labelled", {"a.csv": csv_text()}, "a.csv"),
+    ("labelled", {"a.csv": "\ufeff" + crlf(csv_text()) + "\r\n"}, "a.csv"),
+    ("labelled", {"a.tsv": "label\ttext\n" + tsv([row[::-1] for row in ROWS])}, "a.tsv"),
+    ("labelled", {"a.jsonl": ROW_LINES + "\n"}, "a.jsonl"),
+    ("labelled", {"a.jsonl": "\ufeff" + crlf(ROW_LINES)}, "a.jsonl"),
+]  # fmt: skip
+REFERENCE = {
+    "pairs": (PAIR_LINES, sorted(PAIRS)),
+    "documents": (DOCUMENT_LINES, sorted(TEXTS)),
+    "labelled": (ROW_LINES, sorted(Example(a, None, b) for a, b in ROWS)),
+}
+
+
+@pytest.mark.parametrize("kind, files, path", FORMATS)
+def test_every_format_gives_the_same_splits(kind, files, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        write(Path(name), text)
+    lines, rows = REFERENCE[kind]
+    splits = load_kind(kind, path)
+    assert everything(splits) == rows
+    assert splits.report == {"read": 12, "train": 8, "validation": 1, "test": 3}
+    reference = load_kind(kind, write(Path("reference.jsonl"), lines))
+    assert splits.fingerprint() == reference.fingerprint()
+    if kind == "documents":
+        assert splits.train == [text for text in TEXTS if text in splits.train]  # in order
+    if kind == "labelled":
+        assert splits.labels == ["no", "yes"]
+
+
+@pytest.mark.parametrize(
+    "kind, name, text, message",
+    [
+        ("pairs", "a.tsv", b"\xff\n", r"a.tsv:1: not UTF-8 \(byte 0xff at column 1\)"),
+        ("pairs", "a.jsonl", b"\xff\n", r"a.jsonl:1: not UTF-8 \(byte 0xff at column 1\)"),
+        ("pairs", "a.tsv", tsv().encode() + b"caf\xe9\tx\n",
+         "a.tsv:13: not UTF-8 .*0xe9 at column 4"),
+        ("pairs", "a.jsonl", PAIR_LINES.encode() + b"caf\xe9", "a.jsonl:13: not UTF-8 .*column 4"),
+        ("pairs", "a.tsv", tsv() + "no tab\n",
+         "a.tsv:13: expected source<TAB>target, found 1 field"),
+        ("pairs", "a.tsv", tsv() + "a\tb\tc\n", "a.tsv:13: expected source<TAB>target, found 3"),
+        ("pairs", "a.jsonl", PAIR_LINES + "{\n", "a.jsonl:13: not JSON"),
+        ("pairs", "a.jsonl", PAIR_LINES + '["a", "b"]\n',
+         'a.jsonl:13: .*strings "source" and "tar'),
+        ("pairs", "a.jsonl", PAIR_LINES + '"a\\tb"\n',
+         'a.jsonl:13: .*strings "source" and "target"'),
+        ("pairs", "a.jsonl", PAIR_LINES + '{"source": "a"}\n', 'strings "source" and "target"'),
+        ("pairs", "a.jsonl", '{"source": "a", "target": 3}\n', 'a.jsonl:1: .*or "en" and "fr"'),
+        ("documents", "a.txt", b"{\ncaf\xe9\n", r"a.txt:2: not UTF-8 \(byte 0xe9 at column 4\)"),
+        ("documents", "a.jsonl", b'{"text": "a"}\ncaf\xe9\n', "a.jsonl:2: not UTF-8 .*column 4"),
+        ("documents", "s/00.txt", b"a\ncaf\xe9\n", "s/00.txt:2: not UTF-8 .*0xe9 at column 4"),
+        ("documents", "a.jsonl", DOCUMENT_LINES + "\n{\n", "a.jsonl:14: not JSON"),
+        ("documents", "a.jsonl", DOCUMENT_LINES + '["a"]', 'a.jsonl:13: .*a string "text"'),
+        ("documents", "a.jsonl", DOCUMENT_LINES + '{"text": 3}', 'a.jsonl:13: .*a string "text"'),
+        ("labelled", "a.csv", "txt,label\na,b\n",
+         r'a.csv:2: no column "text" \(did you mean "txt"\?\); set'),
+        ("labelled", "a.csv", "text,y\na,b\n",
+         'a.csv:2: no column "label".*set config.data.label_column'),
+        ("labelled", "a.csv", "text,label\n\na,b,c\n",
+         "a.csv:3: 3 fields, but the header has 2 columns"),
+        ("labelled", "a.csv", 'text,label\na,b\n"a,b\n', "a.csv:3: malformed"),
+        ("labelled", "a.csv", "text,label\na, \n", 'a.csv:2: its "label" is empty'),
+        ("labelled", "a.tsv", b"text\tlabel\na\tb\n\xe9\tb\n",
+         r"a.tsv:3: not UTF-8 \(byte 0xe9 at column 1\)"),
+        ("labelled", "a.jsonl", '{"text": "a", "label": 1}\n{', "a.jsonl:2: not JSON"),
+        ("labelled", "a.jsonl", "[]\n", "a.jsonl:1: expected an object"),
+        ("labelled", "a.jsonl", '{"text": 3, "label": 1}', 'a.jsonl:1: its "text" is 3, not text'),
+        ("labelled", "a.jsonl", '{"text": "a", "label": null}',
+         'a.jsonl:1: its "label" is null, not text'),
+        ("labelled", "a.jsonl", '{"text": "a", "label": 1e999}',
+         'a.jsonl:1: its "label" is Infinity, which'),
+        ("labelled", "a.csv", "text,label\na,1.0\nb,-1e999\n",
+         'a.csv:3: its "label" is -1e999, which is no'),
+        ("labelled", "a.csv", "text,label,text\na,1,b\n",
+         'a.csv:1: two columns are named "text": rename one'),
+        ("labelled", "a.json", '[{"text": "a"}]',
+         "a.json: a list, not the object .* write rows as JSON lines"),
+        ("labelled", "a.xls", "", r"a.xls ends in none of \.csv, \.tsv, \.jsonl"),
+        ("labelled", "a.conll", "EU B-ORG\nnews\n",
+         "a.conll:2: expected a word and its tag in 2 columns"),
+        ("labelled", "a.conll", b"EU O\n\xff O\n", "a.conll:2: not UTF-8"),
+        ("labelled", "a.json", '{"data": [{}]}',
+         r"a.json: not in SQuAD's format \(KeyError\('paragraphs'\)\)"),
+        ("labelled", "a.json", '{"data":\n', "a.json: not JSON"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named_with_its_line(kind, name, text, message, tmp_path):
+    file = write(tmp_path / name, text)
+    with pytest.raises(LabError, match=message) as caught:
+        load_kind(kind, file.parent if "/" in name else file)
+    assert "\n" not in str(caught.value)
+
+
+def test_unequal_files_name_the_first_line_without_a_partner(tmp_path):
+    files = write(tmp_path / "a.en", "a\n" * 12), write(tmp_path / "a.fr", "un\ndeux\n")
+    with pytest.raises(LabError, match=r"a\.en:3: no line of .*a\.fr faces it \(12 and 2 lines\)"):
+        load_kind("pairs", ",".join(map(str, files)))
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    odd = [(f"a\u2028b\x0cc\x85{i}", f"d\x1ce{i}") for i in range(6)]
+    assert everything(load_kind("pairs", write(tmp_path / "a.tsv", tsv(odd)))) == sorted(odd)
+    files = [
+        write(tmp_path / f"{side}.txt", "\n".join(column))
+        for side, column in zip("ab", zip(*odd, strict=True), strict=True)
+    ]
+    assert everything(load_kind("pairs", ",".join(map(str, files)))) == sorted(odd)
+
+
+def test_blank_and_repeated_lines_are_dropped_and_counted(tmp_path):
+    text = tsv([*PAIRS, PAIRS[0], ("alone", "")])
+    splits = load_kind("pairs", write(tmp_path / "a.tsv", "\n" + text + "\n"))
+    assert everything(splits) == sorted(PAIRS)
+    assert (splits.report["empty"], splits.report["duplicate"]) == (3, 1)
+    assert splits.report["read"] == sum(n for name, n in splits.report.items() if name != "read")
+    texts = [*TEXTS, *(text.upper().replace("\n", "  ") for text in TEXTS), "", " \n"]
+    file = write(tmp_path / "a.jsonl", json_lines(("text",), [(text,) for text in texts]))
+    splits = load_kind("documents", file, validation_share=0.4, test_share=0.4)
+    assert everything(splits) == sorted(TEXTS)
+    counts = dict(splits.report)
+    assert counts.pop("read") == 26 == sum(counts.values())
+    assert (counts["duplicate"], counts["empty"]) == (12, 2)
+
+
+def test_a_source_with_two_translations_stays_on_one_side(tmp_path):
+    twice = [*PAIRS, *((a.upper(), b + "!") for a, b in PAIRS)]
+    splits = load_kind("pairs", write(tmp_path / "a.tsv", tsv(twice)), validation_size=2)
+    held = {a.casefold() for a, _ in [*splits.validation, *splits.test]}
+    assert len(held) == 5 and not held & {a.casefold() for a, _ in splits.train}
+
+
+@pytest.mark.parametrize("end", [".tsv", ".jsonl"])
+def test_a_folder_keeps_the_users_own_pairs(end, tmp_path):
+    long = ("x" * 300, "y")
+    parts = {
+        "train": [*PAIRS[:5], PAIRS[0], long],
+        "validation": PAIRS[4:8],
+        "test": [long, PAIRS[9]],
+    }
+    for split, pairs in parts.items():
+        lines = tsv(pairs) if end == ".tsv" else json_lines(("source", "target"), pairs)
+        write(tmp_path / (split + end), lines)
+    splits = load_kind("pairs", tmp_path)
+    assert splits.train == PAIRS[:5]
+    assert (splits.validation, splits.test) == (parts["validation"], parts["test"])
+    assert (splits.report["duplicate"], splits.report["too_long"]) == (1, 1)
+    (tmp_path / f"test{end}").unlink()
+    with pytest.raises(LabError, match="has neither test.tsv nor test.jsonl"):
+        load_kind("pairs", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["folders", "files"])
+def test_a_folder_keeps_the_users_own_documents(kind, tmp_path):
+    parts = {
+        "train": [*TEXTS[:6], TEXTS[0]],
+        "validation": [TEXTS[4].upper(), TEXTS[7]],
+        "test": [TEXTS[8], TEXTS[8]],
+    }
+    for split, texts in parts.items():
+        for i, text in enumerate(texts if kind == "folders" else ()):
+            write(tmp_path / split / f"{i}.txt", text)
+        if kind == "files":
+            write(tmp_path / f"{split}.jsonl", json_lines(("text",), [(t,) for t in texts]))
+    write(tmp_path / ".hidden/a.txt", "no document")
+    documents = load_kind("documents", tmp_path)
+    assert documents.train == [*TEXTS[:4], TEXTS[5]]
+    assert (documents.validation, documents.test) == (parts["validation"], parts["test"])
+    assert documents.report["in_another_split"] == documents.report["duplicate"] == 1
+    write(tmp_path / "valid.txt", "misspelt")
+    with pytest.raises(LabError, match="valid.txt.*: for splits of your own, train, validation"):
+        load_kind("documents", tmp_path)
+
+
+def test_a_split_that_the_user_does_not_give_is_held_out_of_training(tmp_path):
+    write(tmp_path / "train.txt", "\n\n".join(TEXTS[:8]))
+    write(tmp_path / "test.txt", TEXTS[9])
+    documents = load_kind("documents", tmp_path)
+    assert (documents.test, len(documents.validation)) == ([TEXTS[9]], 1)
+    assert sorted(documents.train + documents.validation) == TEXTS[:8]
+    (tmp_path / "train.txt").unlink()
+    with pytest.raises(LabError, match="holds test.txt: for splits of your own, train"):
+        load_kind("documents", tmp_path)
+
+
+def test_too_few_pairs_name_the_settings(tmp_path):
+    with pytest.raises(LabError, match="12 pairs are too few: config.data.validation_size = 500"):
+        load_kind("pairs", write(tmp_path / "a.tsv", tsv()), validation_size=500, test_size=500)
+
+
+# What all readers share.
 
 
 def pairs(path) -> list[str]:

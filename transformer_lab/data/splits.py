@@ -81,6 +81,14 @@ def read(config: SourceConfig, *more: Any) -> Any:
     return getattr(module, config.KIND)(config, *more)
 
 
+def read_items(config: SourceConfig) -> tuple[Found, Report]:
+    """The items of the config's source, and how many were read, and dropped for which reasons."""
+    report = Report()
+    found = read(config, report)
+    count = sum(map(len, found.parts.values())) + report.total()
+    return found, Report({"read": count} | report)
+
+
 def fold(text: str) -> str:
     """The text with each run of white space as one space and none at its ends."""
     return " ".join(text.split())
@@ -137,10 +145,8 @@ def split_by_share(
     Splits that the source has stay as they are; one that it lacks gets its share of the others,
     shuffled if `mixed`.
     """
-    report: Report = Counter()
-    found = read(config, report)
+    found, report = read_items(config)
     parts = dict(found.parts)
-    report["read"] = sum(map(len, parts.values())) + report.total()
     held = {name(item.row) for split in parts if split != "train" for item in parts[split]}
     parts["train"] = _distinct(parts["train"], held, name, report)
     every = [item.row for part in parts.values() for item in part]

@@ -10,11 +10,9 @@ import pytest
 from PIL import Image
 
 from tests.data.images.test_reading import encoded
-from tests.data.test_parallel import message, varint
-from transformer_lab.data.fetch import cached
 from transformer_lab.data.images.normalise import Normalisation, moments
 from transformer_lab.data.images.sources import ImageConfig, load_images
-from transformer_lab.data.sources import fashion_mnist, idx
+from transformer_lab.data.sources import idx
 from transformer_lab.errors import LabError
 
 SPLITS = ("train", "validation", "test")
@@ -185,46 +183,6 @@ def test_a_table_without_the_column_names_it_and_the_setting(tmp_path):
         load_images(ImageConfig(source="table", path=str(tmp_path)))
 
 
-def test_a_prepared_set_is_read_lazily_with_its_own_names(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets")
-    writers = pytest.importorskip("array_record.python.array_record_module")
-    root = tmp_path / "tiny" / "1.0.0"
-    root.mkdir(parents=True)
-    infos = []
-    for split, count in (("train", 20), ("test", 3)):
-        file = root / f"tiny-{split}.array_record-00000-of-00001"
-        writer = writers.ArrayRecordWriter(str(file), "group_size:1")
-        for image, label in zip(*some_images(count), strict=True):
-            features = {
-                "image": message(1, message(1, encoded(image))),
-                "label": message(3, message(1, varint(int(label)))),
-            }
-            entries = [message(1, k.encode()) + message(2, v) for k, v in features.items()]
-            writer.write(message(1, b"".join(message(1, entry) for entry in entries)))
-        writer.close()
-        name = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        infos.append({"name": split, "shardLengths": [str(count)], "filepathTemplate": name})
-    info = {"name": "tiny", "version": "1.0.0", "fileFormat": "array_record", "splits": infos}
-    (root / "dataset_info.json").write_text(json.dumps(info), "utf-8")
-    image, label = tfds.features.Image(shape=(3, 4, 1)), tfds.features.ClassLabel(names=NAMES)
-    tfds.features.FeaturesDict({"image": image, "label": label}).save_config(str(root))
-    splits = load_images(ImageConfig(source="tfds", tfds_name="tiny", path=str(tmp_path)))
-    assert splits.labels == NAMES
-    assert splits.report == {"read": 23, "train": 18, "validation": 2, "test": 3}
-    assert rows(splits.test) == [(0, 0), (1, 1), (2, 0)]
-    assert sorted(rows(splits.train) + rows(splits.validation)) == [(i, i % 2) for i in range(20)]
-
-
-@pytest.mark.skipif(
-    not cached(fashion_mnist.PACKAGE), reason="fetched by the first run that needs it"
-)
-def test_fashion_mnist_is_all_there():
-    splits = load_images(ImageConfig())
-    assert splits.report == {"read": 70000, "train": 54000, "validation": 6000, "test": 10000}
-    assert Counter(splits.test._labels.tolist()) == dict.fromkeys(range(10), 1000)
-    assert splits.labels[splits.test[0]["label"]] == "Ankle boot"
-
-
 def test_moments_are_those_of_all_pixels():
     splits = load_images(ImageConfig(source="digits", channels=3))
     pixels = np.stack([row["image"] for row in splits.train]) / 255
@@ -240,26 +198,6 @@ def test_moments_are_those_of_all_pixels():
 def test_normalisation_in_closed_form():
     found = Normalisation((0.5, 0.2), (0.25, 0.1))(np.asarray([[[255, 0]]], np.uint8))
     np.testing.assert_allclose(found, [[[2.0, -2.0]]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"source": "digit"}, r'config.data.source = "digit" is unknown \(did you mean "digits"'),
-        ({"share": 0.0}, "config.data.share = 0.0 is no share"),
-        ({"channels": 4}, "config.data.channels = 4"),
-        ({"size": (8,)}, r"config.data.size = \(8,\)"),
-        ({"test_share": 1.0}, "config.data.test_share = 1.0"),
-        ({"source": "idx"}, 'source = "idx" needs config.data.path'),
-        ({"source": "folders", "path": "/none"}, "config.data.path: no folder /none"),
-        ({"source": "table", "path": "/none.csv"}, "config.data.path: /none.csv is no .csv"),
-        ({"source": "tfds"}, "config.data.tfds_name is empty"),
-        ({"source": "idx", "path": "/none"}, "/none needs train-images-idx3-ubyte"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(changes, words):
-    with pytest.raises(LabError, match=words):
-        load_images(ImageConfig(**changes))
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "dev", "validation"])

@@ -54,7 +54,6 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
         name: [pair for pair in zip(sides[0][name], sides[1][name], strict=False) if all(pair)]
         for name in common
     }
-    report["read"] += sum(map(len, pairs.values()))
     if len(_SPANISH_NUMBERS & {source, target}) == 1:
         for name in shifted({name: (sides[0][name], sides[1][name]) for name in common}):
             report["shifted_chapter"] += len(pairs.pop(name))

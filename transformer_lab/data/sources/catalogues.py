@@ -41,7 +41,6 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
     for file in _files(folders, other):
         for english, foreign in _entries(file, report):
             pair = (fold(english), fold(foreign))
-            report["read"] += 1
             if not all(pair):
                 report["empty"] += 1
                 continue
@@ -80,7 +79,6 @@ def _entries(file: Path, report: Report) -> Iterator[tuple[str, str]]:
         raise LabError(f"{file}: not a UTF-8 gettext catalogue ({error})") from error
     for entry in catalogue:
         if entry.obsolete or "fuzzy" in entry.flags:
-            report["read"] += 1
             report["unclear"] += 1
         elif entry.msgid_plural:
             forms = [entry.msgstr_plural[i] for i in sorted(entry.msgstr_plural)] or [""]

@@ -50,7 +50,7 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
 
     Paragraphs are joined on (page, id). A paragraph counts as unclear when its two sides do not
     have as many sentences or hold variants for several programs; a fragment does not end like a
-    sentence; an untranslated sentence is the same on both sides. Each sentence is one pair read.
+    sentence; an untranslated sentence is the same on both sides. Each sentence is one pair.
     """
     roots = {language: _root(folders, language) for language in (source, target)}
     rows = []
@@ -69,7 +69,6 @@ def _page_rows(
     rows = []
     for name in (name for name in source if name in target):
         sides = sentences(source[name]), sentences(target[name])
-        report["read"] += len(sides[0])
         if len(sides[0]) != len(sides[1]) or _VARIANT.search(source[name] + target[name]):
             report["unclear"] += len(sides[0])
             continue

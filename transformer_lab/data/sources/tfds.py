@@ -35,7 +35,6 @@ def pairs(config: Any, report: Report) -> Found:
             cut = max(0, len(train) - size)
             whole[split], train = train[cut:], train[:cut]
         splits[split] = whole[split]
-    report["read"] += len(train) + sum(map(len, splits.values()))
     return Found({"train": train, **splits}, _licence(config))
 
 
