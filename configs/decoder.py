@@ -15,7 +15,7 @@ trained here.
 from dataclasses import replace
 
 from transformer_lab.errors import known
-from transformer_lab.models.costs import matmul_parameters
+from transformer_lab.models.decoder import matmul_parameters
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.training.config import default_config, fields_of
 
