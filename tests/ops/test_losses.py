@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_lab.ops.losses import add_pairs, cross_entropy, masked_sum, ratio, token_metrics
+from transformer_lab.layers.told import added
+from transformer_lab.ops.losses import cross_entropy, masked_sum, ratio, token_metrics
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
@@ -37,7 +38,7 @@ def test_masked_labels_of_any_value_give_finite_losses_and_gradients(label):
 def test_perplexity_divides_sums_once_not_means_of_means():
     first = masked_sum(jnp.array([1.0, 2.0, 3.0]), jnp.ones(3, bool))
     second = masked_sum(jnp.array([9.0, jnp.nan, jnp.inf]), jnp.array([True, False, False]))
-    mean = ratio(add_pairs({"loss": first}, {"loss": second})["loss"])
+    mean = ratio(added({"loss": first}, {"loss": second})["loss"])
     assert mean == 3.75
     np.testing.assert_allclose(np.exp(mean), 42.521, atol=5e-4)
 

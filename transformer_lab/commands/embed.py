@@ -18,10 +18,10 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_lab import cli, pretrained
-from transformer_lab.commands.import_hf import read_tokenizer
 from transformer_lab.errors import LabError
 from transformer_lab.opened import embedding_task
 from transformer_lab.ops.pooling import POOLINGS
+from transformer_lab.pretrained.beside import read_tokenizer
 from transformer_lab.training import places, runs
 from transformer_lab.training.config import MeshConfig
 from transformer_lab.training.mesh import make_mesh, placer
