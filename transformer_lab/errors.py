@@ -45,7 +45,7 @@ def known(what: str, value: str, valid: Iterable[str]) -> str:
     return value
 
 
-def at_least(settings: Any, section: str, least: float, *names: str) -> None:
+def at_least(settings: Any, section: str, least: int, *names: str) -> None:
     """Raises: LabError for the first named setting of a dataclass that is less than `least`."""
     for name in names:
         if (value := getattr(settings, name)) < least:

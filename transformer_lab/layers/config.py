@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, at_least, chosen, fractions
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.kernels import IMPLEMENTATIONS
 
@@ -92,16 +92,11 @@ class StackConfig:
     dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
 
     def __post_init__(self):
-        for name, valid in self.choices().items():
-            value = getattr(self, name)
-            if value not in valid:
-                raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
-        for name in FRACTIONS:
-            if not 0.0 <= (value := getattr(self, name, 0.0)) < 1.0:
-                raise LabError(f"model.{name} = {value} is not in [0, 1)")
-        for name in ("layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"):
-            if getattr(self, name) < 1:
-                raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
+        chosen(self, "model", self.choices())
+        fractions(self, "model", *(name for name in FRACTIONS if hasattr(self, name)))
+        sizes = "layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"
+        at_least(self, "model", 1, *sizes)
+        at_least(self, "model", 0, "adapter_width", "window")
         buckets, distance = self.relative_buckets, self.relative_max_distance
         if self.positions == "t5" and (buckets < 4 or distance <= buckets // 2):
             raise LabError(
@@ -124,10 +119,6 @@ class StackConfig:
                 f'model.positions = "{self.positions}" is in every layer: unset '
                 "model.positions_every_layer"
             )
-        if self.adapter_width < 0:
-            raise LabError(f"model.adapter_width = {self.adapter_width} must not be negative")
-        if self.window < 0:
-            raise LabError(f"model.window = {self.window} must be at least 1, or 0 for none")
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
             raise LabError(
                 'model.attention_dropout needs model.attention_implementation = "auto" or "own"'

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer_lab.errors import LabError, known
+from transformer_lab.errors import LabError, at_least, chosen, fractions
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.products import product
 from transformer_lab.ops.recurrence import Cell, State, scan, zero_state
@@ -35,17 +35,10 @@ class RecurrentConfig:
     dtype: str = "float32"  # of products; states are float32
 
     def __post_init__(self):
-        for name in ("layers", "width"):
-            if getattr(self, name) < 1:
-                raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
-        known("model.recurrent_init = ", self.recurrent_init, INITS)
-        if not 0.0 <= self.dropout < 1.0 or self.truncate < 0:
-            raise LabError(
-                f"model.dropout = {self.dropout} must be in [0, 1), "
-                f"model.truncate = {self.truncate} at least 0"
-            )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise LabError(f'model.dtype = "{self.dtype}": use float32 or bfloat16')
+        at_least(self, "model", 1, "layers", "width")
+        at_least(self, "model", 0, "truncate")
+        fractions(self, "model", "dropout")
+        chosen(self, "model", {"recurrent_init": INITS, "dtype": ("float32", "bfloat16")})
         if self.truncate and self.bidirectional:
             raise LabError("model.truncate is for one direction: unset model.bidirectional")
         _ = self.recurrence  # refuses unknown names

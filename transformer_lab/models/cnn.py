@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, chosen, fractions
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.pooling import MeanQueryPool
 from transformer_lab.layers.told import BatchNorm
@@ -49,10 +49,8 @@ class CNNConfig:
     dtype: str = "float32"  # of the computation; parameters, statistics and loss: float32
 
     def __post_init__(self):
-        for name, valid in CHOICES.items():
-            value = getattr(self, name)
-            if value not in valid:
-                raise LabError(f'model.{name} = "{value}" is unknown{nearest(str(value), valid)}')
+        chosen(self, "model", CHOICES)
+        fractions(self, "model", "momentum", "norm_epsilon")
         sizes = (*self.stages, *self.image_size, self.width, self.channels, self.classes)
         sizes += (self.pool_heads, self.pool_width)
         if min(sizes) < 1 or not self.stages or len(self.image_size) != 2:
@@ -67,9 +65,6 @@ class CNNConfig:
             )
         if self.net == "lenet" and min(self.image_size) < 12:
             raise LabError(f'model.image_size = {self.image_size}: net = "lenet" needs 12 or more')
-        for name in ("momentum", "norm_epsilon"):
-            if not 0 <= getattr(self, name) < 1:
-                raise LabError(f"model.{name} = {getattr(self, name)} is not in [0, 1)")
 
     @property
     def last_width(self) -> int:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least, chosen
 from transformer_lab.layers.basic import dense, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.embedding import Embedding, check_length, enter, scaled
@@ -46,10 +46,8 @@ class DecoderConfig(StackConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.mask not in MASKS:
-            raise LabError(f'model.mask = "{self.mask}" is unknown: use {" or ".join(MASKS)}')
-        if self.vocab_multiple < 1:
-            raise LabError(f"model.vocab_multiple = {self.vocab_multiple} must be at least 1")
+        chosen(self, "model", {"mask": MASKS})
+        at_least(self, "model", 1, "vocab_multiple")
         if self.mask == "prefix" and self.window:
             raise LabError('model.mask = "prefix" and model.window do not go together')
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, known, nearest
+from transformer_lab.errors import LabError, at_least, chosen
 from transformer_lab.layers.basic import dense, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.embedding import Embedding, check_length, enter
@@ -52,16 +52,12 @@ class EncoderConfig(StackConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        known("model.head = ", self.head, self.HEADS)
+        names = dict.fromkeys(("pooler_activation", "mlm_activation"), ACTIVATIONS)
+        chosen(self, "model", {"head": self.HEADS, **names})
         if self.head == "mlm_nsp" and not self.pooler:
             raise LabError('model.head = "mlm_nsp" needs model.pooler = True')
-        if self.labels < 1 or self.types < 0:
-            raise LabError(f"model.labels = {self.labels} < 1, or model.types = {self.types} < 0")
-        for name in ("pooler_activation", "mlm_activation"):
-            value = getattr(self, name)
-            if value not in ACTIVATIONS:
-                hint = nearest(value, ACTIVATIONS)
-                raise LabError(f'model.{name} = "{value}" is unknown{hint}')
+        at_least(self, "model", 1, "labels")
+        at_least(self, "model", 0, "types")
 
 
 class Encoder(Model):

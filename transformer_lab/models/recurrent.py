@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, at_least, chosen
 from transformer_lab.layers.embedding import Embedding, check_length
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.models.base import Model
@@ -39,13 +39,8 @@ class RecurrentNetConfig(RecurrentConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, valid in (("head", self.HEADS), ("pooling", ("last", *POOLINGS))):
-            value = getattr(self, name)
-            if value not in valid:
-                raise LabError(f'model.{name} = "{value}" is unknown{nearest(value, valid)}')
-        for name in ("embedding_width", "max_length", "labels"):
-            if getattr(self, name) < 1:
-                raise LabError(f"model.{name} = {getattr(self, name)} must be at least 1")
+        chosen(self, "model", {"head": self.HEADS, "pooling": ("last", *POOLINGS)})
+        at_least(self, "model", 1, "embedding_width", "max_length", "labels")
         if self.tie_head and self.embedding_width != self.width:
             raise LabError(
                 f"model.tie_head = True needs model.embedding_width = model.width = {self.width}"

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, at_least, chosen
 from transformer_lab.layers.alignment import KINDS, Alignment
 from transformer_lab.layers.basic import Dense
 from transformer_lab.layers.embedding import Embedding, check_length
@@ -40,9 +40,8 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.attention not in ("none", *KINDS):
-            hint = nearest(self.attention, ("none", *KINDS))
-            raise LabError(f'model.attention = "{self.attention}" is unknown{hint}')
+        chosen(self, "model", {"attention": ("none", *KINDS)})
+        at_least(self, "model", 1, "max_length")
         if self.bidirectional or self.truncate:
             raise LabError(
                 "model.bidirectional and model.truncate do not go with a decoder: for the encoder "
@@ -52,8 +51,6 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
             raise LabError(
                 "model.tie_source_target = True needs one vocabulary: unset model.source_vocab_size"
             )
-        if self.max_length < 1:
-            raise LabError(f"model.max_length = {self.max_length} must be at least 1")
         if self.attention in ("dot", "plain") and self.encoder.out_width != self.width:
             raise LabError(
                 f'model.attention = "{self.attention}" multiplies states: the encoder\'s '

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError, known
+from transformer_lab.errors import LabError, chosen
 from transformer_lab.layers.basic import dense
 from transformer_lab.models import cnn, decoder, vision
 from transformer_lab.models.base import Model
@@ -66,8 +66,7 @@ class TwoTowersConfig:
     )
 
     def __post_init__(self):
-        known("model.text_pool = ", self.text_pool, POOLS)
-        known("model.image_kind = ", self.image_kind, IMAGE_KINDS)
+        chosen(self, "model", {"text_pool": POOLS, "image_kind": IMAGE_KINDS})
         if self.tower.head != "none":
             name = "image" if self.image_kind == "vision" else "cnn"
             raise LabError(f'model.{name}.head = "{self.tower.head}": a tower has none, use "none"')

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_lab.errors import LabError
+from transformer_lab.errors import at_least
 from transformer_lab.models.base import Model
 
 
@@ -19,8 +19,7 @@ class WordVectorsConfig:
     vocab_size: int | None = None  # None: the tokenizer's
 
     def __post_init__(self):
-        if self.width < 1:
-            raise LabError(f"model.width = {self.width} must be at least 1")
+        at_least(self, "model", 1, "width")
 
 
 class WordVectors(Model):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import known
 from transformer_lab.ops.activations import ACTIVATIONS
 
 State = tuple[Float[Array, "b h"], ...]
@@ -38,10 +38,7 @@ class Cell:
             ("activation", ("tanh", "relu", "sigmoid")),
             ("reset", ("before", "after")),
         ):
-            value = getattr(self, name)
-            if value not in valid:
-                key = "cell" if name == "kind" else name
-                raise LabError(f'model.{key} = "{value}" is unknown{nearest(value, valid)}')
+            known(f"model.{name.replace('kind', 'cell')} = ", getattr(self, name), valid)
 
     @property
     def blocks(self) -> int:

@@ -12,7 +12,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from transformer_lab import models, tasks
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, at_least, chosen, fractions, nearest
 from transformer_lab.ops.layout import AXES
 
 if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not need the package
@@ -86,17 +86,11 @@ class AdaptConfig:
     base: str = "float32"
 
     def __post_init__(self):
-        for name, valid in (("method", METHODS), ("base", BASES)):
-            value = getattr(self, name)
-            if value not in valid:
-                raise LabError(f'adapt.{name} = "{value}" is unknown{nearest(value, valid)}')
-        for name in ("last_layers", "rank"):
-            if getattr(self, name) < 1:
-                raise LabError(f"adapt.{name} = {getattr(self, name)} must be at least 1")
+        chosen(self, "adapt", {"method": METHODS, "base": BASES})
+        at_least(self, "adapt", 1, "last_layers", "rank")
+        fractions(self, "adapt", "dropout")
         if self.alpha <= 0:
             raise LabError(f"adapt.alpha = {self.alpha} must be more than 0")
-        if not 0.0 <= self.dropout < 1.0:
-            raise LabError(f"adapt.dropout = {self.dropout} is not in [0, 1)")
         if self.method == "full" and self.base != "float32":
             raise LabError(f'adapt.base = "{self.base}" needs an adapt.method that freezes a base')
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from transformer_lab.models.decoder import DecoderConfig
-from transformer_lab.models.presets.row import Preset
+from transformer_lab.models.presets.row import Preset, presets
 
 _GPT2 = DecoderConfig(
     vocab_size=50_257,
@@ -58,15 +58,9 @@ def _family(
     base: DecoderConfig, source: str, rows: dict[str, tuple], **common: Any
 ) -> dict[str, Preset]:
     """Rows: the six sizes, published parameters, learning rate, tokens a batch, perhaps a note."""
-    presets = {}
-    for name, row in rows.items():
-        config = replace(base, **dict(zip(_SIZES, row[:6], strict=True)))
-        published, rate, batch, *note = row[6:]
-        tokens = batch if batch is None else int(batch)
-        fields = {"learning_rate": rate, "batch_tokens": tokens, **common}
-        fields |= {"note": note[0]} if note else {}
-        presets[name] = Preset("decoder", config, published, source, **fields)
-    return presets
+    more = "learning_rate", "batch_tokens", "note"
+    rows = {n: (*r[:8], None if r[8] is None else int(r[8]), *r[9:]) for n, r in rows.items()}
+    return presets("decoder", base, _SIZES, source, rows, more, **common)
 
 
 # fmt: off

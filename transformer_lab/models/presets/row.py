@@ -1,6 +1,7 @@
-"""One row of a table of published sizes."""
+"""One entry of a table of published sizes, and how a table's lines become entries."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -16,3 +17,23 @@ class Preset:
     learning_rate: float | None = None  # the peak
     batch_tokens: int | None = None  # the last, where it grows
     trained_tokens: float | None = None
+
+
+def presets(
+    kind: str,
+    base: Any,
+    names: Sequence[str],
+    source: str,
+    lines: dict[str, tuple],
+    more: Sequence[str] = (),
+    **common: Any,
+) -> dict[str, Preset]:
+    """An entry a line: the values of the settings `names`, the published parameters, and as many
+    of the fields `more` as the line has. `common` are fields of all."""
+    found = {}
+    for name, line in lines.items():
+        sizes, published, rest = line[: len(names)], line[len(names)], line[len(names) + 1 :]
+        config = replace(base, **dict(zip(names, sizes, strict=True)))
+        fields = common | dict(zip(more, rest, strict=False))
+        found[name] = Preset(kind, config, published, source, **fields)
+    return found

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from transformer_lab.models.cnn import CNNConfig
-from transformer_lab.models.presets.row import Preset
+from transformer_lab.models.presets.row import Preset, presets
 from transformer_lab.models.vision import VisionConfig
 
 _SIZES = ("layers", "width", "heads", "head_dim", "feed_forward_width")
@@ -12,11 +12,9 @@ _MAP = "the stated count has no room for the attention pooling of section 3.2: n
 
 def _vits(source: str, rows: dict[str, tuple], **common: str) -> dict[str, Preset]:
     """Rows: the five sizes, the patch, and the published parameters; images are of 224 x 224."""
-    found = {}
-    for name, (*sizes, patch, published) in rows.items():
-        values = dict(zip(_SIZES, sizes, strict=True))
-        found[name] = VisionConfig(patch_size=(patch, patch), **values), published
-    return {name: Preset("vision", *row, source, **common) for name, row in found.items()}
+    rows = {name: (*sizes, (patch, patch), n) for name, (*sizes, patch, n) in rows.items()}
+    names = *_SIZES, "patch_size"
+    return presets("vision", VisionConfig(), names, source, rows, **common)
 
 
 def _distilled(presets: dict[str, Preset], published: tuple[int, ...]) -> dict[str, Preset]:
