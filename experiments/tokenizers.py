@@ -17,8 +17,7 @@ byte-pair pieces (2.004) are ahead of 1,000 (2.043), 16,000 (2.049) and bytes (2
 
 from matplotlib.figure import Figure
 
-from transformer_lab.models.decoder import training_flops
-from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.models.decoder import DecoderConfig, training_flops
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, seeds
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.layers.torch_recurrent import from_torch, to_torch
 from transformer_lab.errors import LabError
 from transformer_lab.layers.alignment import KINDS, Alignment
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer_lab.pretrained.torch_recurrent import from_torch, to_torch
 
 TORCH = np.load(Path(__file__).parents[1] / "fixtures" / "torch_recurrent.npz")
 MASK = jnp.arange(6) < jnp.array([[6], [2], [5]])

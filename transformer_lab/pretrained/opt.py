@@ -5,18 +5,8 @@ from typing import Any
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import architectures, name_map
+from transformer_lab.pretrained.marian import LAYER
 from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, behind, layers, norm
-
-LAYER = {
-    "attention_norm": "self_attn_layer_norm",
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.out_proj",
-    "feed_forward_norm": "final_layer_norm",
-    "feed_forward/up": "fc1",
-    "feed_forward/down": "fc2",
-}
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:

@@ -40,16 +40,10 @@ __all__ = [
     "WordTokenizer",
     "load",
     "load_dir",
-    "names",
     "save_dir",
     "statistics",
     "train",
 ]
-
-
-def names() -> list[str]:
-    """All kinds of tokenizer, sorted."""
-    return sorted(KINDS)
 
 
 def train(config: TokenizerConfig, texts: Iterable[str], seed: int = 0) -> Tokenizer:
