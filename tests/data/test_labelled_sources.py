@@ -77,7 +77,7 @@ Content-Type: text/html
 )
 def test_an_email_is_its_subject_and_its_text(kind, body, text, tmp_path):
     write(tmp_path / "data/hard-ham-1/1.txt", MAIL % (kind, body))
-    (item,) = spam.read(tmp_path, Counter())
+    (item,) = spam.labelled(LabelledConfig("spam", str(tmp_path)), Counter()).parts["train"]
     assert item == ("café", Example(f"Re: café\n{text}".strip(), None, "ham"), "")
 
 
@@ -158,7 +158,8 @@ def test_a_question_asks_for_the_author_of_one_of_three_quotations(tmp_path):
     write(tmp_path / "games/fortunes/cookie", FORTUNES)
     write(tmp_path / "games/fortunes/cookie.dat", b"\xff\0")
     report = Counter()
-    rows = [item.row for item in spans.read(tmp_path, report)]
+    found = spans.labelled(LabelledConfig("spans", str(tmp_path)), report)
+    rows = [item.row for item in found.parts["train"]]
     assert report == {"length": 1, "no_name": 1, "duplicate": 1}
     assert Counter(row.context for row in rows).most_common(1)[0][1] == 3
     said = {row.question: (row.answers, row.context) for row in rows}

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_lab.data.mixing import MixedPlan
-from transformer_lab.data.packed_pairs import PackedPairsPlan, join_rows, pack_pairs
-from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.mixing import MixedPlan, PackedPairsPlan, join_rows, pack_pairs
 from transformer_lab.data.ragged import Ragged, fill
 from transformer_lab.errors import LabError
 
@@ -66,22 +64,6 @@ def test_epochs_have_one_number_of_batches_and_draw_anew():
     assert (np.abs(counts - counts[0]).sum(axis=1) < 36).all()  # a few batches of seven
     # Of the first task's 200 examples an epoch draws 180: the rest comes in the next one.
     assert (epochs[0] + epochs[1])[TASKS == 0].min() >= 1
-
-
-def test_batches_are_a_function_of_seed_and_step_and_resume():
-    a, b = make_plan(), make_plan()
-    steps = [0, 3, len(a) + 2, 5 * len(a)]
-    for step in reversed(steps):
-        np.testing.assert_array_equal(a[step][1], b[step][1])
-    assert a.fingerprint() == b.fingerprint() != make_plan(seed=1).fingerprint()
-    load = lambda ids, shape: {"ids": ids}  # noqa: E731
-    with Batches(a, load) as batches:
-        for _ in range(7):
-            next(batches)
-        state = batches.get_state()
-    with Batches(b, load) as batches:
-        batches.restore(state)
-        np.testing.assert_array_equal(next(batches)["ids"], a[7][1])
 
 
 def test_padding_is_what_the_rows_leave_empty():

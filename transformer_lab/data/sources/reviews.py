@@ -3,7 +3,6 @@
 import bz2
 import csv
 import html
-from pathlib import Path
 from typing import Any
 
 from transformer_lab.data.fetch import folders
@@ -17,11 +16,8 @@ _FILE = "rotten_tomatoes_corpus_full.csv.bz2"
 
 
 def labelled(config: Any, report: Report) -> Found:
-    return Found({"train": read(*folders(config.path, PACKAGE), report)}, LICENCE)
-
-
-def read(folder: Path, report: Report) -> list[Item]:
     """The reviews in the source's order; its summaries of plots are dropped and counted."""
+    (folder,) = folders(config.path, PACKAGE)
     file = next(iter(sorted(folder.rglob(_FILE))), None)
     if file is None:
         raise LabError(f"no {_FILE} in {folder}")
@@ -36,4 +32,4 @@ def read(folder: Path, report: Report) -> list[Item]:
                 items.append(Item(row["movie_name"], Example(text, None, row["category"])))
     except (OSError, EOFError, ValueError, KeyError, csv.Error) as error:
         raise LabError(f"{file}: damaged or not the reviews ({error}); fetch it again") from error
-    return items
+    return Found({"train": items}, LICENCE)

@@ -23,18 +23,15 @@ _REPLY = re.compile(r"^((re|fwd?|aw)(\[\d+\])?\s*:\s*)+", re.IGNORECASE)
 
 
 def labelled(config: Any, report: Report) -> Found:
-    return Found({"train": read(*folders(config.path, PACKAGE), report)}, LICENCE)
-
-
-def read(folder: Path, report: Report) -> list[Item]:
     """The e-mails below folders named after ham or spam, grouped by their thread.
 
     A thread is a subject, whatever answers and forwards put before it.
     """
+    (folder,) = folders(config.path, PACKAGE)
     files = sorted(f for f in folder.rglob("*.txt") if re.search("(^|-)(ham|spam)", f.parent.name))
     if not files:
         raise LabError(f"no .txt file below a folder named after ham or spam in {folder}")
-    return [_item(file) for file in files]
+    return Found({"train": [_item(file) for file in files]}, LICENCE)
 
 
 def _item(file: Path) -> Item:

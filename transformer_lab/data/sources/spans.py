@@ -27,14 +27,11 @@ _NAME = re.compile(
 
 
 def labelled(config: Any, report: Report) -> Found:
-    return Found({"train": read(*folders(config.path, PACKAGE), report)}, LICENCE)
-
-
-def read(folder: Path, report: Report) -> list[Item]:
     """A question for each short quotation with an author's name; three make a context.
 
     Which three stand together depends on the texts alone. A context is a group.
     """
+    (folder,) = folders(config.path, PACKAGE)
     sources: dict[str, str] = {}
     seen = set()
     for text, source in _quotations(folder):
@@ -52,7 +49,8 @@ def read(folder: Path, report: Report) -> list[Item]:
     order = shuffled(list(sources), 0)
     firsts = range(0, len(order), _IN_A_CONTEXT)
     blocks = [(i, order[i : i + _IN_A_CONTEXT]) for i in firsts]
-    return [item for first, block in blocks for item in _questions(first, block, sources)]
+    items = [item for first, block in blocks for item in _questions(first, block, sources)]
+    return Found({"train": items}, LICENCE)
 
 
 def _questions(first: int, block: list[str], sources: dict[str, str]) -> Iterator[Item]:
