@@ -8,7 +8,7 @@ are those of training at the model's full length; a cache's bytes are of one tok
 scales are the same; 2026-11-28: 56 rows in seconds on a CPU, within 1.8 % of what is published.
 """
 
-from transformer_lab.models import costs
+from transformer_lab.models import costs, decoder
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import vary
@@ -32,7 +32,7 @@ def measure(settings: dict) -> dict[str, float]:
         "parameters": sum(costs.parameter_groups(preset.kind, preset.config).values()),
         "layers": preset.config.layers,
         "width": preset.config.width,
-        "training_flops": costs.training_flops(preset.config),
-        "cache_bytes": costs.cache_bytes(preset.config),
+        "training_flops": decoder.training_flops(preset.config),
+        "cache_bytes": decoder.cache_bytes(preset.config),
     }
     return found | ({"published": preset.published} if preset.published else {})
