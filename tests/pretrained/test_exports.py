@@ -166,3 +166,61 @@ def test_what_a_family_cannot_hold_is_not_exported(changes, config, model_type, 
             special = SpecialIds(pad=0, eos=1, start=2)
             pretrained.export({}, config, tmp_path / "out", special, None, model_type)
     assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+TRIAL = '''
+"""A decoder of another house: GPT-2's layers under other names."""
+
+from dataclasses import replace
+
+from transformer_lab.pretrained import gpt2
+from transformer_lab.pretrained.decoders import architectures, name_map
+from transformer_lab.pretrained.names import JOINED, Rule, layers, norm, packed
+
+LAYER = {
+    "attention_norm": "norm_1", "attention/out": "mix.out", "feed_forward_norm": "norm_2",
+    "feed_forward/up": "up", "feed_forward/down": "down",
+}
+
+
+def names(config, pad):
+    rules = [Rule("positions/embedding", "places.weight"), *norm("decoder/final_norm", "norm")]
+    rules += layers(config, "decoder", "blocks", LAYER)
+    rules += packed("decoder/layer_{i}/attention", "blocks.{i}.mix.in.", JOINED)
+    return name_map(config, rules, "words.weight")
+
+
+FAMILY = replace(
+    gpt2.FAMILY,
+    model_type="trial",
+    architectures=architectures("Trial"),
+    fields={
+        **{k: v for k, v in gpt2.FAMILY.fields.items() if k not in ("n_embd", "n_layer")},
+        "dim": ("width", 64),
+        "depth": ("layers", 2),
+    },
+    names=names,
+    fixed={"gated": (False,)},
+)
+'''
+
+
+def test_one_more_family_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "trial.py").write_text(TRIAL)
+    monkeypatch.setattr(pretrained, "__path__", [*pretrained.__path__, str(tmp_path)])
+    assert "trial" in pretrained.families()
+    params, special = random_params("trial", DECODER), SpecialIds(pad=0, eos=1, start=2)
+    pretrained.export(params, DECODER, tmp_path / "out", special, model_type="trial")
+    model = pretrained.load(tmp_path / "out")
+    assert same_trees(model.params, params) and model.special == special
+    config = tmp_path / "out" / "config.json"
+    written = json.loads(config.read_text())
+    assert (written["dim"], written["depth"]) == (8, 1)
+    assert written["architectures"] == ["TrialForCausalLM"]
+    config.write_text(json.dumps(written | {"gated": True}))
+    with pytest.raises(LabError, match="gated = true is not supported: only false is"):
+        pretrained.load(tmp_path / "out")
+    with pytest.raises(LabError, match="model.window = 3 has no place in a trial model"):
+        pretrained.export(
+            params, replace(DECODER, window=3), tmp_path / "x", special, None, "trial"
+        )
