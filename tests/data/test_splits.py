@@ -16,7 +16,15 @@ from transformer_lab.data.emoji import EmojiConfig, load_emoji
 from transformer_lab.data.images.sources import ImageConfig, load_images
 from transformer_lab.data.labelled import Example, LabelledConfig, load_labelled, row_key
 from transformer_lab.data.parallel import PairsConfig, PairSplits, load_pairs
-from transformer_lab.data.splits import Item, Splits, clean_pairs, key, shuffled, split_by_source
+from transformer_lab.data.splits import (
+    Item,
+    Splits,
+    both_texts,
+    distinct,
+    key,
+    shuffled,
+    split_by_source,
+)
 from transformer_lab.errors import LabError
 
 REVERSE = PairsConfig(source="reverse", validation_size=30, test_size=40)
@@ -133,9 +141,12 @@ def test_clean_counts_what_it_drops():
         ("x", "y" * 5),
     ]
     items, report = [Item("", row) for row in rows], Counter()
-    assert [item.row for item in clean_pairs(items, 4, report)] == [("a", "b"), ("a", "c")]
+    assert [item.row for item in distinct(items, both_texts, report, longest=4)] == [
+        ("a", "b"),
+        ("a", "c"),
+    ]
     assert report == {"duplicate": 1, "empty": 2, "too_long": 2}
-    assert len(clean_pairs(items, 0, Counter())) == 4
+    assert len(distinct(items, both_texts, Counter())) == 4
 
 
 # All kinds of examples.

@@ -9,7 +9,8 @@ from transformer_lab.data.splits import (
     Item,
     SourceConfig,
     Splits,
-    clean_pairs,
+    both_texts,
+    distinct,
     finish,
     read_items,
     split_by_source,
@@ -74,7 +75,7 @@ def load_pairs(config: PairsConfig) -> PairSplits:
     found, report = read_items(config)
     rows = dict(found.parts)
     if isinstance(rows["train"], list):
-        rows["train"] = clean_pairs(rows["train"], config.max_characters, report)
+        rows["train"] = distinct(rows["train"], both_texts, report, longest=config.max_characters)
         if "test" not in rows:
             sizes = config.validation_size, config.test_size
             rows = split_by_source(rows["train"], *sizes, config.split_seed, report)

@@ -148,7 +148,7 @@ def split_by_share(
     found, report = read_items(config)
     parts = dict(found.parts)
     held = {name(item.row) for split in parts if split != "train" for item in parts[split]}
-    parts["train"] = _distinct(parts["train"], held, name, report)
+    parts["train"] = distinct(parts["train"], name, report, held)
     every = [item.row for part in parts.values() for item in part]
     labels = labels_of(every) if labels_of else None
     parts["train"] = _hold_out(parts, config, name if mixed else None)
@@ -157,12 +157,25 @@ def split_by_share(
     return finish(Splits, rows, report, config, limit, limit_name, **more)
 
 
-def _distinct(items: Sequence[Item], held: set[str], name: Callable, report: Report) -> list[Item]:
+def distinct(
+    items: Iterable[Item],
+    name: Callable[[Any], Any],
+    report: Report,
+    held: Set[Any] = frozenset(),
+    longest: int = 0,
+) -> list[Item]:
+    """Items whose row has a name, each name once and none of those that are held out.
+
+    Rows of texts with a text of more than `longest` characters are dropped as well (0: none are).
+    The report counts what is dropped, by reason.
+    """
     kept, seen = [], set()
     for item in items:
         mine = name(item.row)
         if not mine:
             report["empty"] += 1
+        elif longest and max(map(len, item.row)) > longest:
+            report["too_long"] += 1
         elif mine in held:
             report["in_another_split"] += 1
         elif mine in seen:
@@ -171,6 +184,11 @@ def _distinct(items: Sequence[Item], held: set[str], name: Callable, report: Rep
             seen.add(mine)
             kept.append(item)
     return kept
+
+
+def both_texts(pair: tuple[str, str]) -> tuple[str, ...]:
+    """The name of a pair for `distinct`: the pair itself, or nothing if one side is blank."""
+    return pair if all(map(str.strip, pair)) else ()
 
 
 def _hold_out(parts: dict[str, Sequence[Item]], config: Any, mixed_by: Callable | None) -> list:
@@ -220,23 +238,6 @@ def _each_first(queue: list[tuple[float, str, str]]) -> list[tuple[float, str, s
         order[2 if left[stratum] == 1 else stratum in seen].append(entry)
         seen.add(stratum)
     return [entry for part in order for entry in part]
-
-
-def clean_pairs(items: Iterable[Item], max_characters: int, report: Report) -> list[Item]:
-    """Pairs with text on both sides, none too long, each pair once; drops are counted."""
-    kept, seen = [], set()
-    for item in items:
-        source, target = item.row
-        if not source.strip() or not target.strip():
-            report["empty"] += 1
-        elif max_characters and max(len(source), len(target)) > max_characters:
-            report["too_long"] += 1
-        elif item.row in seen:
-            report["duplicate"] += 1
-        else:
-            seen.add(item.row)
-            kept.append(item)
-    return kept
 
 
 def split_by_source(

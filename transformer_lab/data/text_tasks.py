@@ -19,7 +19,8 @@ from transformer_lab.data.splits import (
     Item,
     Report,
     Splits,
-    clean_pairs,
+    both_texts,
+    distinct,
     key,
     split_by_source,
 )
@@ -107,7 +108,7 @@ def _summarize(config: TextTasksConfig) -> Loaded:
     headings = Counter(key(item.row[1]) for item in items)
     telling = [item for item in items if headings[key(item.row[1])] <= _COMMON]
     report = Report(read=len(items), common_heading=len(items) - len(telling))
-    telling, size = clean_pairs(telling, 0, report), config.held_out
+    telling, size = distinct(telling, both_texts, report), config.held_out
     parts = split_by_source(telling, size, size, config.split_seed, report)
     texts = {split: [item.row for item in part] for split, part in parts.items()}
     return texts, dict(report), libreoffice_help.LICENCE
