@@ -100,10 +100,10 @@ def test_padding_with_zero_keys_leaves_the_state():
 
 def test_max_plus_is_its_loop():
     rng = np.random.default_rng(7)
-    log_key, log_decay = rng.normal(size=(2, 9, 3)) * 50, -np.exp(rng.normal(size=3))
+    log_key, log_decay = rng.normal(size=(2, 9, 3)) * 50, -np.exp(rng.normal(size=(2, 9, 3)))
     m, expected = np.full((2, 3), -1e38), []
     for i in range(9):
-        m = np.maximum(m + log_decay, log_key[:, i])
+        m = np.maximum(m + log_decay[:, i], log_key[:, i])
         expected.append(m)
     arrays = (jnp.asarray(x, jnp.float32) for x in (log_key, log_decay))
     found = max_plus(*arrays, jnp.full((2, 3), -1e38))

@@ -127,17 +127,16 @@ def _chunk(state, xs):
 
 
 def max_plus(
-    log_key: Float[Array, "b t h"], log_decay: Float[Array, "h"], initial: Float[Array, "b h"]
+    log_key: Float[Array, "b t h"], log_decay: Float[Array, "b t h"], initial: Float[Array, "b h"]
 ) -> Float[Array, "b t h"]:
-    """m_t = max(m_{t-1} + log_decay, log_key_t): the exponent by which RWKV's sums are divided, so
-    that none overflows (Peng 2023, appendix D)."""
+    """m_t = max(m_{t-1} + log_decay_t, log_key_t): the exponent by which RWKV's sums are divided,
+    so that none overflows (Peng 2023, appendix D)."""
 
     def join(first, second):
         return first[0] + second[0], jnp.maximum(first[1] + second[0], second[1])
 
-    log_key = log_key.at[:, 0].set(jnp.maximum(log_key[:, 0], initial + log_decay))
-    steps = jnp.broadcast_to(log_decay, log_key.shape)
-    return jax.lax.associative_scan(join, (steps, log_key), axis=1)[1]
+    log_key = log_key.at[:, 0].set(jnp.maximum(log_key[:, 0], initial + log_decay[:, 0]))
+    return jax.lax.associative_scan(join, (log_decay, log_key), axis=1)[1]
 
 
 def convolve(
