@@ -1,5 +1,5 @@
-"""A decoder whose layers mix without attention: one call, any cut into calls, packed and padded rows
-give the same numbers, in every kind and in hybrids."""
+"""A decoder whose layers mix without attention: one call, any cut into calls, packed and padded
+rows give the same numbers, in every kind and in hybrids."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_lab.errors import LabError
-from transformer_lab.layers.mixer_config import KINDS, MixerConfig
+from transformer_lab.layers.block_config import KINDS, MixerConfig
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 
 MIXER = {
@@ -93,9 +93,9 @@ def test_documents_of_a_packed_row_and_scanned_layers_change_nothing(kind):
         np.testing.assert_allclose(logits[:, first : first + size], alone, atol=2e-5)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
     scanned = decoder(kind, scan_layers=True, remat="dots")
-    (same, _), gradients = jax.jit(
-        jax.value_and_grad(partial(loss, model=scanned), has_aux=True)
-    )(params)
+    (same, _), gradients = jax.jit(jax.value_and_grad(partial(loss, model=scanned), has_aux=True))(
+        params
+    )
     np.testing.assert_allclose(same, value, rtol=1e-5)
     for ours, theirs in zip(*map(jax.tree.leaves, (gradients, gradient)), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3 * max(1.0, np.abs(theirs).max()))

@@ -11,6 +11,7 @@ from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.experts import Experts
 from transformer_lab.layers.mixers import MIXERS
 from transformer_lab.layers.mixing import Flow, ShiftedFeedForward
 from transformer_lab.layers.positions import Places
@@ -22,7 +23,7 @@ Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
 Cache = Any  # of a layer: keys and values, a mixer's state, or a dictionary of it and the
 # feed-forward's state
-FORWARDS = {"dense": FeedForward, "shifted": ShiftedFeedForward}
+FORWARDS = {"dense": FeedForward, "experts": Experts, "shifted": ShiftedFeedForward}
 STREAM = ("rows", "length", "width")
 
 
@@ -72,7 +73,7 @@ class Block(nn.Module):
     ) -> Float[Array, "b t d"]:
         """All positions at once; `added` are position vectors, `drop_rate` is that of drop path."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
-        flow = Flow.of(seen, places and places.query) if self.carries else None
+        flow = Flow.of(seen, places and places.query)
         if self.mixes:
             mixed = lambda h: self.mixer(h, flow)[0]  # noqa: E731
         else:
@@ -86,18 +87,13 @@ class Block(nn.Module):
         x = constrain(x if added is None else x + added, *STREAM)
         return constrain(self._compose(x, mixed, cross, forward, keys[2:5], drop_rate), *STREAM)
 
-    @property
-    def carries(self) -> bool:
-        """Whether a state flows along the positions here."""
-        return self.mixes or self.config.feed_forward == "shifted"
-
     def step(
         self,
         x: Float[Array, "b t d"],
         cache: Cache | None,
         index: Int[Array, ""],
         seen: Visible,
-        places: Places,
+        places: Places | None,
         bias: Bias | None = None,
         added: Float[Array, "#b t d"] | None = None,
         cross_cache: KeyValue | None = None,
@@ -135,6 +131,8 @@ class Block(nn.Module):
         """The feed-forward's output, and its state where it has one."""
         if self.config.feed_forward == "shifted":
             return self.feed_forward(x, flow, state)
+        if self.config.feed_forward == "experts":
+            return self.feed_forward(x, dropout_key, flow.real), None
         return self.feed_forward(x, dropout_key), None
 
     def _compose(self, x, mixed, cross_attention, forward, keys, drop_rate=0.0):

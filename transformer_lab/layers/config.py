@@ -5,8 +5,13 @@ from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
+<<<<<<< HEAD
 from transformer_lab.errors import LabError, at_least, chosen, fractions, known
 from transformer_lab.layers.mixer_config import KINDS, MixerConfig
+=======
+from transformer_lab.errors import LabError, known, nearest
+from transformer_lab.layers.block_config import KINDS, ExpertsConfig, MixerConfig
+>>>>>>> 4bd9bdd (wip)
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.kernels import IMPLEMENTATIONS
 
@@ -19,7 +24,8 @@ FRACTIONS = (  # settings from 0 to less than 1, of which a family may lack some
     "norm_epsilon", "dropout", "attention_dropout", "feed_forward_dropout", "head_dropout",
     "drop_path",
 )  # fmt: skip
-FEED_FORWARDS = ("dense", "shifted", "none")
+# experts: as `experts` has them; shifted: RWKV's channel mixing; none: a block has none
+FEED_FORWARDS = ("dense", "experts", "shifted", "none")
 CHOICES = {
     "positions": ("none", *ADDED, *RELATIVE),
     "rope_scaling": ("none", "linear", "llama3", "yarn"),
@@ -44,7 +50,7 @@ class StackConfig:
     heads: int = 8  # N
     kv_heads: int | None = None  # K; None: as many as heads. 1: multi-query (Shazeer 2019)
     head_dim: int = 64  # H
-    feed_forward: str = "dense"  # shifted: RWKV's channel mixing; none: a block has none
+    feed_forward: str = "dense"  # see FEED_FORWARDS
     feed_forward_width: int = 2048
     activation: str = "relu"
     norm: str = "layer_norm"  # dyt: tanh in a norm's place (Zhu 2025)
@@ -82,6 +88,7 @@ class StackConfig:
     # Of dropping a whole sub-layer for a row: 0 in the first layer, growing to this in the last
     drop_path: float = 0.0
     mixer: MixerConfig = MixerConfig()  # what mixes the positions, if it is not attention
+    experts: ExpertsConfig = ExpertsConfig()  # of feed_forward = "experts"
     # What the layers are, repeated to the last: names of mixers, or "global" for attention to all
     # keys, each with ":" and a kind of feed-forward if it is another. Empty: all as the rest says
     layer_kinds: tuple[str, ...] = ()
@@ -132,6 +139,16 @@ class StackConfig:
                 f'model.positions = "{self.positions}" is in every layer: unset '
                 "model.positions_every_layer"
             )
+<<<<<<< HEAD
+=======
+        kinds = [self.layer(i).feed_forward for i in range(len(self.layer_kinds) or 1)]
+        if "experts" in kinds and self.feed_forward_dropout:
+            raise LabError("model.feed_forward_dropout does not go with experts: set it to 0")
+        if self.adapter_width < 0:
+            raise LabError(f"model.adapter_width = {self.adapter_width} must not be negative")
+        if self.window < 0:
+            raise LabError(f"model.window = {self.window} must be at least 1, or 0 for none")
+>>>>>>> 4bd9bdd (wip)
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
             raise LabError(
                 'model.attention_dropout needs model.attention_implementation = "auto" or "own"'

@@ -66,7 +66,7 @@ class Mixer(nn.Module):
 
     def project(self, width: int, name: str, role: str = "", bias: bool = False) -> nn.Module:
         """A linear layer of the stack's kind."""
-        return dense(self.config, width, bias, role).clone(name=name)
+        return dense(self.config, width, bias, role, name)
 
 
 def shifted(
@@ -96,7 +96,7 @@ class ShiftedFeedForward(nn.Module):
             for name in ("key", "receptance")
         }
         key, gate = ((x * m + past * (1 - m)).astype(x.dtype) for m in mixes.values())
-        hidden = dense(cfg, cfg.feed_forward_width, False, "up").clone(name="key")(key)
+        hidden = dense(cfg, cfg.feed_forward_width, False, "up", "key")(key)
         hidden = jnp.square(jnp.maximum(hidden, 0))
-        out = dense(cfg, cfg.width, False, "down").clone(name="value")(hidden)
-        return nn.sigmoid(dense(cfg, cfg.width, False).clone(name="receptance")(gate)) * out, state
+        out = dense(cfg, cfg.width, False, "down", "value")(hidden)
+        return nn.sigmoid(dense(cfg, cfg.width, False, name="receptance")(gate)) * out, state

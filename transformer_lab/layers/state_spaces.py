@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_lab.layers.mixer_config import MixerConfig
+from transformer_lab.layers.block_config import MixerConfig
 from transformer_lab.layers.mixing import NOTHING, Flow, Mixer
 from transformer_lab.ops.scan import convolve
 
