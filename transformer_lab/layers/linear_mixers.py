@@ -65,7 +65,9 @@ class Retention(Mixer):
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
         decay = jnp.log1p(-(2.0 ** -(5.0 + jnp.arange(self.config.heads))))
-        return _gated_heads(self, x, flow, state, decay[None, None, :, None], turn=True)
+        return _gated_heads(
+            self, x, flow, state, jnp.tile(decay[:, None], (1, x.shape[1], 1, 1)), turn=True
+        )
 
 
 class Gated(Mixer):
@@ -98,8 +100,6 @@ def _gated_heads(self, x, flow, state, log_decay, turn):
             jnp.swapaxes(rotate(jnp.swapaxes(y, 1, 2), positions, angles), 1, 2)
             for y in (query, key)
         )
-    if log_decay.shape[1] == 1:
-        log_decay = jnp.broadcast_to(log_decay, (1, t, *log_decay.shape[2:]))
     chunk = 16 if log_decay.shape[-1] > 1 else 0
     out, state = self.scan(query * h**-0.5, key, value, log_decay, state, flow, chunk=chunk)
     out = nn.RMSNorm(epsilon=cfg.mixer.norm_epsilon, name="head_norm")(out).reshape(b, t, n * p)
