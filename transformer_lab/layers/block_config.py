@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from transformer_lab.errors import LabError, known
+from transformer_lab.errors import LabError, at_least, chosen, fractions
 from transformer_lab.ops.experts import capacity_of
 from transformer_lab.ops.scan import WAYS
 
@@ -33,13 +33,11 @@ class MixerConfig:
     chunk: int = 64
 
     def __post_init__(self):
-        known("model.mixer.kind = ", self.kind, KINDS)
-        known("model.mixer.feature_map = ", self.feature_map, MAPS)
-        known("model.mixer.way = ", self.way, ("auto", *WAYS))
-        for name in ("inner_width", "state", "convolution", "step_rank", "state_heads",
-                     "state_groups", "gate_rank", "chunk"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise LabError(f"model.mixer.{name} = {getattr(self, name)} must be at least 1")
+        choices = {"kind": KINDS, "feature_map": MAPS, "way": ("auto", *WAYS)}
+        chosen(self, "model.mixer", choices)
+        sizes = "inner_width", "state", "convolution", "step_rank", "state_heads", "state_groups"
+        at_least(self, "model.mixer", 1, *sizes, "gate_rank", "chunk")
+        at_least(self, "model.mixer", 0, "value_dim")
         for heads, width in (("state_heads", "inner_width"), ("state_groups", "state_heads")):
             if self.kind == "mamba2" and getattr(self, width) % getattr(self, heads):
                 raise LabError(
@@ -88,18 +86,14 @@ class ExpertsConfig:
     way: str = "auto"  # places: einsum over an expert's places; sorted: tokens sorted by expert
 
     def __post_init__(self):
-        known("model.experts.routing = ", self.routing, ROUTINGS)
-        known("model.experts.way = ", self.way, EXPERT_WAYS)
+        chosen(self, "model.experts", {"routing": ROUTINGS, "way": EXPERT_WAYS})
         if self.count < 1 or not 1 <= self.top_k <= self.count:
             raise LabError(
                 f"model.experts.top_k = {self.top_k} must be at least 1, and at most "
                 f"model.experts.count = {self.count}"
             )
-        for name in ("width", "shared", "capacity_factor", "capacity", "jitter"):
-            if getattr(self, name) < 0:
-                raise LabError(f"model.experts.{name} = {getattr(self, name)} must not be negative")
-        if self.jitter >= 1:
-            raise LabError(f"model.experts.jitter = {self.jitter} must be below 1")
+        at_least(self, "model.experts", 0, "width", "shared", "capacity_factor", "capacity")
+        fractions(self, "model.experts", "jitter")
         limited = self.capacity_factor or self.capacity
         if self.routing == "experts" and not limited:
             raise LabError('model.experts.routing = "experts" needs model.experts.capacity_factor')

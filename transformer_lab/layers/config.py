@@ -5,13 +5,8 @@ from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
-<<<<<<< HEAD
 from transformer_lab.errors import LabError, at_least, chosen, fractions, known
-from transformer_lab.layers.mixer_config import KINDS, MixerConfig
-=======
-from transformer_lab.errors import LabError, known, nearest
 from transformer_lab.layers.block_config import KINDS, ExpertsConfig, MixerConfig
->>>>>>> 4bd9bdd (wip)
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.kernels import IMPLEMENTATIONS
 
@@ -139,16 +134,9 @@ class StackConfig:
                 f'model.positions = "{self.positions}" is in every layer: unset '
                 "model.positions_every_layer"
             )
-<<<<<<< HEAD
-=======
         kinds = [self.layer(i).feed_forward for i in range(len(self.layer_kinds) or 1)]
         if "experts" in kinds and self.feed_forward_dropout:
             raise LabError("model.feed_forward_dropout does not go with experts: set it to 0")
-        if self.adapter_width < 0:
-            raise LabError(f"model.adapter_width = {self.adapter_width} must not be negative")
-        if self.window < 0:
-            raise LabError(f"model.window = {self.window} must be at least 1, or 0 for none")
->>>>>>> 4bd9bdd (wip)
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
             raise LabError(
                 'model.attention_dropout needs model.attention_implementation = "auto" or "own"'
