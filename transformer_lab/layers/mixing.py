@@ -29,7 +29,7 @@ class Flow(NamedTuple):
     positions: Int[Array, "t"] | None = None
 
     @classmethod
-    def of(cls, seen: Visible, positions: Int[Array, "t"], start: Any = None) -> "Flow":
+    def of(cls, seen: Visible, positions: Int[Array, "t"] | None, start: Any = None) -> "Flow":
         """What is said for attention: segments, keys that are real, or each row's first one."""
         segments, real, fresh = seen.query_segments, seen.keys, None
         if segments is not None:
