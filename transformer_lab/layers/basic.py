@@ -45,14 +45,16 @@ SPLIT = {"query": "out", "key": "out", "value": "out", "gate": "out", "up": "out
 SPLIT |= {"out": "in", "down": "in"}  # what each role's kernel has over the tensor axis
 
 
-def dense(config: StackConfig, features: int, bias: bool, role: str = "") -> Dense:
+def dense(
+    config: StackConfig, features: int, bias: bool, role: str = "", name: str | None = None
+) -> Dense:
     """A float32 kernel [in, features] applied in the compute type; some roles start smaller."""
     gain = config.init_gain(role)
     init = {
         "xavier_uniform": nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
         "normal": nn.initializers.normal(config.init_std * gain),
     }[config.kernel_init]
-    return Dense(features, bias, config.compute_dtype, init, SPLIT.get(role, ""))
+    return Dense(features, bias, config.compute_dtype, init, SPLIT.get(role, ""), name=name)
 
 
 def joined(x: Float[Array, "b t d"], layers: Sequence[Dense]) -> list[Float[Array, "b t _"]]:

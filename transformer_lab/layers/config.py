@@ -1,11 +1,12 @@
 """The settings that every family's stack shares."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
-from transformer_lab.errors import LabError, at_least, chosen, fractions
+from transformer_lab.errors import LabError, at_least, chosen, fractions, known
+from transformer_lab.layers.block_config import KINDS, ExpertsConfig, MixerConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.kernels import IMPLEMENTATIONS
 
@@ -18,12 +19,15 @@ FRACTIONS = (  # settings from 0 to less than 1, of which a family may lack some
     "norm_epsilon", "dropout", "attention_dropout", "feed_forward_dropout", "head_dropout",
     "drop_path",
 )  # fmt: skip
+# experts: as `experts` has them; shifted: RWKV's channel mixing; none: a block has none
+FEED_FORWARDS = ("dense", "experts", "shifted", "none")
 CHOICES = {
     "positions": ("none", *ADDED, *RELATIVE),
     "rope_scaling": ("none", "linear", "llama3", "yarn"),
     "norm": ("layer_norm", "rms_norm", "dyt", "none"),
     "norm_place": ("pre", "post", "deep"),
     "block": ("serial", "parallel", "parallel_two_norms"),
+    "feed_forward": FEED_FORWARDS,
     "activation": (*ACTIVATIONS, *GATED),
     "attention_implementation": IMPLEMENTATIONS,
     "kernel_init": ("xavier_uniform", "normal"),
@@ -41,6 +45,7 @@ class StackConfig:
     heads: int = 8  # N
     kv_heads: int | None = None  # K; None: as many as heads. 1: multi-query (Shazeer 2019)
     head_dim: int = 64  # H
+    feed_forward: str = "dense"  # see FEED_FORWARDS
     feed_forward_width: int = 2048
     activation: str = "relu"
     norm: str = "layer_norm"  # dyt: tanh in a norm's place (Zhu 2025)
@@ -77,6 +82,11 @@ class StackConfig:
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
     # Of dropping a whole sub-layer for a row: 0 in the first layer, growing to this in the last
     drop_path: float = 0.0
+    mixer: MixerConfig = MixerConfig()  # what mixes the positions, if it is not attention
+    experts: ExpertsConfig = ExpertsConfig()  # of feed_forward = "experts"
+    # What the layers are, repeated to the last: names of mixers, or "global" for attention to all
+    # keys, each with ":" and a kind of feed-forward if it is another. Empty: all as the rest says
+    layer_kinds: tuple[str, ...] = ()
     adapter_width: int = 0  # of bottleneck adapters (Houlsby 2019); 0: none
     # Which program computes attention. auto: by device and length; own: with the scores of all keys
     # in memory; chunked: block by block; splash: a TPU's kernel; cudnn: an NVIDIA GPU's; xla
@@ -97,6 +107,11 @@ class StackConfig:
         sizes = "layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"
         at_least(self, "model", 1, *sizes)
         at_least(self, "model", 0, "adapter_width", "window")
+        for kind in self.layer_kinds:
+            mixer, colon, forward = kind.partition(":")
+            known("model.layer_kinds: ", mixer, ("global", *KINDS))
+            if colon:
+                known(f"model.layer_kinds: {mixer}:", forward, FEED_FORWARDS)
         buckets, distance = self.relative_buckets, self.relative_max_distance
         if self.positions == "t5" and (buckets < 4 or distance <= buckets // 2):
             raise LabError(
@@ -119,6 +134,9 @@ class StackConfig:
                 f'model.positions = "{self.positions}" is in every layer: unset '
                 "model.positions_every_layer"
             )
+        kinds = [self.layer(i).feed_forward for i in range(len(self.layer_kinds) or 1)]
+        if "experts" in kinds and self.feed_forward_dropout:
+            raise LabError("model.feed_forward_dropout does not go with experts: set it to 0")
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
             raise LabError(
                 'model.attention_dropout needs model.attention_implementation = "auto" or "own"'
@@ -137,6 +155,21 @@ class StackConfig:
             raise LabError(
                 f"model.rope_low = {self.rope_low} must be below model.rope_high = {self.rope_high}"
             )
+
+    def layer(self, i: int) -> "StackConfig":
+        """The settings of layer i, as `layer_kinds` has them."""
+        if not self.layer_kinds:
+            return self
+        mixer, _, forward = self.layer_kinds[i % len(self.layer_kinds)].partition(":")
+        kind = "attention" if mixer == "global" else mixer
+        window = 0 if mixer == "global" else self.window
+        return replace(
+            self,
+            mixer=replace(self.mixer, kind=kind),
+            feed_forward=forward or self.feed_forward,
+            window=window,
+            layer_kinds=(),
+        )
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The valid values of settings that are names."""

@@ -1,6 +1,6 @@
 """Equal layers one after the other: unrolled, or compiled once for all, with or without remat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,18 +28,28 @@ POLICIES = {
 }
 
 
-def make_layers(stack: nn.Module, layer: Callable[..., nn.Module], count: int) -> None:
-    """Gives a module, in its `setup`, `count` equal layers with the names layer_0, layer_1, ...
+def make_layers(stack: nn.Module, layers: Sequence[Callable[[], nn.Module]]) -> None:
+    """Gives a module, in its `setup`, layers with the names layer_0, layer_1, ...
 
-    `layer` makes one: a class of modules, or a `partial` of it with its settings. The module's
-    `config` says `remat` and `scan_layers` (see `layers.config.StackConfig`).
+    Each entry makes one: a class of modules, or a `partial` of it with its settings. Entries that
+    are equal make equal layers. The module's `config` says `remat` and `scan_layers` (see
+    `layers.config.StackConfig`).
     """
-    made = layer
-    if (kept := stack.config.remat) != "off":
-        maker = layer if isinstance(layer, partial) else partial(layer)
-        lifted = nn.remat(maker.func, policy=POLICIES[kept])
-        made = partial(lifted, *maker.args, **maker.keywords)
-    stack.one_layer, stack.layer = layer, [made() for _ in range(count)]
+    kept, made = stack.config.remat, []
+    for layer in layers:
+        if kept != "off":
+            maker = layer if isinstance(layer, partial) else partial(layer)
+            lifted = nn.remat(maker.func, policy=POLICIES[kept])
+            layer = partial(lifted, *maker.args, **maker.keywords)
+        made.append(layer())
+    stack.makers, stack.layer = tuple(layers), made
+
+
+def period_of(makers: Sequence[Any]) -> int:
+    """The smallest number of layers after which their kinds repeat themselves."""
+    said = [(m.func, m.args, m.keywords) if isinstance(m, partial) else m for m in makers]
+    sizes = (n for n in range(1, len(said) + 1) if len(said) % n == 0)
+    return next(n for n in sizes if said == said[:n] * (len(said) // n))
 
 
 def run_layers(
@@ -49,9 +59,10 @@ def run_layers(
 ) -> Float[Array, "*shape"]:
     """x through all layers; each(i) gives what layer i is called with behind x.
 
-    With `scan_layers` one layer is compiled for all and takes parameters that are stacked, as a run
-    then trains them (`ops.stacked`) or, where they are not, stacked inside the computation: initial
-    values and numbers are the same either way. `i` is then an array.
+    With `scan_layers` the layers of one period of their kinds (one, where all are equal) are
+    compiled for all and take parameters that are stacked, as a run then trains them
+    (`ops.stacked`) or, where they are not, stacked inside the computation: initial values and
+    numbers are the same either way. `i` is then an array.
     """
     config, count = stack.config, len(stack.layer)
     capturing = stack.is_mutable_collection("intermediates")
@@ -60,31 +71,39 @@ def run_layers(
             x = layer(x, *each(i))
         return x
     collections = [c for c in ("params", STATISTICS) if c in stack.variables]
-    stacked = LAYERS in stack.variables["params"]
-    own = {c: _stacked(stack.variables[c], count) for c in collections}
+    stacked, period = LAYERS in stack.variables["params"], period_of(stack.makers)
+    own = [
+        {c: _stacked(stack.variables[c], range(first, count, period)) for c in collections}
+        for first in range(period)
+    ]
     hearing = [c for c in COLLECTIONS if stack.is_mutable_collection(c)]
-    layer = stack.one_layer(parent=None)
+    layers = [make(parent=None) for make in stack.makers[:period]]
 
     def body(x, xs):
         variables, i = xs
-        return layer.apply(variables, x, *each(i), mutable=hearing)
+        heard = []
+        for j, layer in enumerate(layers):
+            x, left = layer.apply(variables[j], x, *each(i + j), mutable=hearing)
+            heard.append(left)
+        return x, heard
 
     if config.remat != "off":
         body = jax.checkpoint(body, prevent_cse=False, policy=POLICIES[config.remat])
-    x, left = jax.lax.scan(body, x, (own, jnp.arange(count)))
-    for name, values in by_name(left.get(TOLD, {})).items():
-        put(stack, TOLD, name, tuple(value.sum(axis=0) for value in values))
-    if RENEWED in left and stacked:
-        put(stack, RENEWED, LAYERS, left[RENEWED])
-    elif RENEWED in left:
-        for i in range(count):
-            put(stack, RENEWED, f"layer_{i}", jax.tree.map(lambda x, i=i: x[i], left[RENEWED]))
+    x, heard = jax.lax.scan(body, x, (own, jnp.arange(0, count, period)))
+    for first, left in enumerate(heard):
+        for name, values in by_name(left.get(TOLD, {})).items():
+            put(stack, TOLD, name, tuple(value.sum(axis=0) for value in values))
+        if RENEWED in left and stacked:
+            put(stack, RENEWED, LAYERS, left[RENEWED])
+        elif RENEWED in left:
+            for n, i in enumerate(range(first, count, period)):
+                put(stack, RENEWED, f"layer_{i}", jax.tree.map(lambda x, n=n: x[n], left[RENEWED]))
     return x
 
 
-def _stacked(variables, count):
-    """A collection's variables of all layers as one tree with a leading axis; made if needed."""
+def _stacked(variables, numbers):
+    """A collection's variables of some layers as one tree with a leading axis; made if needed."""
     if LAYERS in variables:
         return variables[LAYERS]
-    layers = [variables[f"layer_{i}"] for i in range(count) if f"layer_{i}" in variables]
+    layers = [variables[f"layer_{i}"] for i in numbers if f"layer_{i}" in variables]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers) if layers else {}

@@ -16,6 +16,7 @@ AXES = ("slice", "data", "fsdp", "expert", "sequence", "tensor")
 ROW_AXES = ("slice", "data", "expert", "fsdp")
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "rows": ROW_AXES,  # the examples of a batch
+    "rows apart": ("slice", "data", "fsdp"),  # those of one expert
     "length": ("sequence",),  # positions of a row
     "heads": ("tensor",),
     "hidden": ("tensor",),  # units of the feed-forward

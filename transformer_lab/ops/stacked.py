@@ -25,7 +25,7 @@ def stack_layers(tree: Any, config: Any) -> Any:
         if not isinstance(node, dict):
             return _below(node, gather)
         names = [f"layer_{i}" for i in range(len(node)) if f"layer_{i}" in node]
-        if not (names and _scans(config, where)):
+        if not (names and _scans(config, where) and _equal([node[name] for name in names])):
             names = []
         rest = {k: gather(v, (*where, k)) for k, v in node.items() if k not in names}
         if not names:
@@ -73,6 +73,12 @@ def _below(node, function):
         node,
         is_leaf=lambda x: isinstance(x, dict),
     )
+
+
+def _equal(layers):
+    """Whether all layers hold arrays of the same names and sizes, as those of a hybrid do not."""
+    said = [jax.tree.map(lambda x: (x.shape, x.dtype), layer) for layer in layers]
+    return said.count(said[0]) == len(said)
 
 
 def _scans(config, where):

@@ -33,6 +33,12 @@ RULES: Rules = (
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),
+    # Experts side by side; what makes a mixer's state is small.
+    (r"feed_forward/(up|gate)$", P("expert", "fsdp", "tensor")),
+    (r"feed_forward/down$", P("expert", "tensor", "fsdp")),
+    (r"feed_forward/router(_bias)?$|_mix$", P()),
+    (r"mixer/(in|select|receptance|decay_in|decay_out)/kernel$", P("fsdp")),
+    (r"mixer/(log_poles|log_real|imaginary|out_re|out_im|convolution_kernel|step_kernel)$", P()),
     (r"_kernel$", P("fsdp")),  # recurrent: gates side by side
     (r"positions/embedding$", P()),
     # Split on both dimensions, a look-up would make XLA copy the whole table to every device.

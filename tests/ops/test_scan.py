@@ -1,0 +1,135 @@
+"""The three ways of a linear recurrence are the recurrence, in values and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_lab.errors import LabError
+from transformer_lab.ops.scan import WAYS, convolve, max_plus, recurrence, step
+
+
+def reference(query, key, value, log_decay, initial, fresh):
+    """The definition, in float64, one step after the other."""
+    b, t, h, k = key.shape
+    decay = np.broadcast_to(np.exp(np.asarray(log_decay)), (b, t, h, k))
+    state, out = np.array(initial), np.zeros((b, t, h, value.shape[-1]), value.dtype)
+    for i in range(t):
+        state = np.where(np.asarray(fresh)[:, i, None, None, None], 0, state)
+        state = decay[:, i, :, :, None] * state + key[:, i, :, :, None] * value[:, i, :, None]
+        out[:, i] = np.einsum("bhk,bhkp->bhp", query[:, i], state)
+    return out, state
+
+
+def drawn(rng, t, decays, b=2, h=3, k=4, p=5):
+    """Random inputs of a recurrence whose decays are one a head, one a key's entry, or complex."""
+    normal = lambda *shape: rng.normal(size=shape)  # noqa: E731
+    kind = {"head": (b, t, h, 1), "key": (b, t, h, k), "constant": (1, t, h, 1)}
+    log_decay = -np.abs(normal(*kind.get(decays, (b, t, h, k)))) * rng.choice([0.01, 1.0, 30.0])
+    arrays = [normal(b, t, h, k), normal(b, t, h, k), normal(b, t, h, p), log_decay]
+    arrays.append(normal(b, h, k, p))
+    if decays == "complex":
+        arrays[3] = arrays[3] + 1j * normal(b, t, h, k)
+        arrays[4] = arrays[4] + 1j * normal(b, h, k, p)
+        arrays[2] = arrays[2].astype(complex)
+    return [*arrays, rng.random((b, t)) < 0.15]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([1, 5, 16, 23]),
+    st.sampled_from(["head", "key", "constant", "complex"]),
+)
+def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(seed, t, decays):
+    inputs = drawn(np.random.default_rng(seed), t, decays)
+    with jax.enable_x64():
+        expected = reference(*inputs)
+        for way in WAYS:
+            found = jax.jit(lambda *x: recurrence(*x, way=way, chunk=8))(*map(jnp.asarray, inputs))  # noqa: B023
+            for ours, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11, err_msg=way)
+
+
+@pytest.mark.parametrize("decays", ["head", "key"])
+def test_gradients_of_every_way_are_those_of_the_steps(decays):
+    inputs = drawn(np.random.default_rng(3), 21, decays)
+    fresh = jnp.asarray(inputs[-1])
+    with jax.enable_x64():
+        arrays = tuple(map(jnp.asarray, inputs[:-1]))
+
+        def gradient(way):
+            def loss(arrays):
+                out, last = recurrence(*arrays, fresh, way=way, chunk=8)
+                return jnp.sin(out).sum() + jnp.cos(last).sum()
+
+            return jax.jit(jax.grad(loss))(arrays)
+
+        expected = gradient("steps")
+        for way in WAYS[1:]:
+            for ours, theirs in zip(gradient(way), expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10, err_msg=way)
+                assert np.isfinite(ours).all()
+
+
+def test_a_state_carried_over_a_cut_and_single_steps_give_the_whole():
+    query, key, value, log_decay, initial, _ = drawn(np.random.default_rng(5), 12, "key")
+    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, value, log_decay)]
+    initial = jnp.asarray(initial, jnp.float32)
+    whole, last = recurrence(*arrays, initial, chunk=4)
+    first, state = recurrence(*(x[:, :7] for x in arrays), initial, chunk=4)
+    np.testing.assert_allclose(first, whole[:, :7], atol=1e-5)
+    for i in range(7, 12):
+        state, out = step(state, *(x[:, i] for x in arrays))
+        np.testing.assert_allclose(out, whole[:, i], atol=1e-5)
+    np.testing.assert_allclose(state, last, atol=1e-5)
+
+
+def test_padding_with_zero_keys_leaves_the_state():
+    query, key, value, log_decay, initial, _ = drawn(np.random.default_rng(6), 9, "head")
+    key[:, :4], log_decay[:, :4] = 0.0, 0.0
+    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, value, log_decay)]
+    out, last = recurrence(*arrays, None, chunk=4)
+    alone, end = recurrence(*(x[:, 4:] for x in arrays), None, chunk=4)
+    np.testing.assert_allclose(out[:, 4:], alone, atol=1e-6)
+    np.testing.assert_allclose(last, end, atol=1e-6)
+    assert not np.asarray(out[:, :4]).any()
+
+
+def test_max_plus_is_its_loop():
+    rng = np.random.default_rng(7)
+    log_key, log_decay = rng.normal(size=(2, 9, 3)) * 50, -np.exp(rng.normal(size=(2, 9, 3)))
+    m, expected = np.full((2, 3), -1e38), []
+    for i in range(9):
+        m = np.maximum(m + log_decay[:, i], log_key[:, i])
+        expected.append(m)
+    arrays = (jnp.asarray(x, jnp.float32) for x in (log_key, log_decay))
+    found = max_plus(*arrays, jnp.full((2, 3), -1e38))
+    np.testing.assert_allclose(found, np.stack(expected, 1), rtol=1e-5)
+
+
+def test_a_convolution_is_numpys_stops_at_documents_and_goes_on_from_its_last_inputs():
+    rng = np.random.default_rng(8)
+    x, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 10, 3), (4, 3)))
+    out, last = convolve(x, kernel)
+    for b in range(2):
+        for d in range(3):
+            expected = np.convolve(x[b, :, d], kernel[::-1, d])[:10]
+            np.testing.assert_allclose(out[b, :, d], expected, atol=1e-5)
+    np.testing.assert_array_equal(last, x[:, -3:])
+    first, state = convolve(x[:, :6], kernel)
+    more, _ = convolve(x[:, 6:], kernel, state)
+    np.testing.assert_allclose(jnp.concatenate([first, more], 1), out, atol=1e-6)
+    fresh = jnp.zeros((2, 10), bool).at[:, 6].set(True)
+    cut, _ = convolve(x, kernel, None, fresh)
+    alone, _ = convolve(x[:, 6:], kernel)
+    np.testing.assert_allclose(cut[:, 6:], alone, atol=1e-6)
+    np.testing.assert_allclose(cut[:, :6], out[:, :6], atol=1e-6)
+
+
+def test_an_unknown_way_is_refused_by_name():
+    inputs = map(jnp.asarray, drawn(np.random.default_rng(0), 4, "head"))
+    with pytest.raises(LabError, match="chunks"):
+        recurrence(*inputs, way="chunk")

@@ -1,0 +1,175 @@
+"""The block that every stack is made of."""
+
+from dataclasses import replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jaxtyping import Array, Float, Int, Key
+
+from transformer_lab.layers.adapter import Adapter
+from transformer_lab.layers.attention import Attention, KeyValue
+from transformer_lab.layers.basic import FeedForward, norm
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.experts import Experts
+from transformer_lab.layers.mixers import MIXERS
+from transformer_lab.layers.mixing import Flow, ShiftedFeedForward
+from transformer_lab.layers.positions import Places
+from transformer_lab.ops.dropout import drop_path, dropout
+from transformer_lab.ops.layout import constrain
+from transformer_lab.ops.visibility import ALL, Visible
+
+Bias = Float[Array, "#b #n #t s"]
+DropoutKey = Key[Array, ""]
+Cache = Any  # of a layer: keys and values, a mixer's state, or a dictionary of it and the
+# feed-forward's state
+FORWARDS = {"dense": FeedForward, "experts": Experts, "shifted": ShiftedFeedForward}
+STREAM = ("rows", "length", "width")
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention if asked for, feed-forward; each with residual and norm.
+
+    post: x = norm(x + f(x)) (Vaswani 2017, 3.1); deep: x = norm(alpha x + f(x)) (Wang 2022);
+    pre: x = x + f(norm(x)) (Xiong 2020); parallel: x = x + attention(norm(x)) +
+    feed_forward(norm(x)) (Chowdhery 2022, section 2), with one norm or two. With `adapter_width`
+    a bottleneck follows each f, before the residual is added (Houlsby 2019, figure 2).
+    """
+
+    config: StackConfig
+    causal: bool = False
+    cross: bool = False
+
+    def setup(self):
+        cfg = self.config
+        self.mixes = cfg.mixer.kind != "attention"
+        if self.mixes:
+            self.mixer, self.mixer_norm = MIXERS[cfg.mixer.kind](cfg), norm(cfg)
+        else:
+            self.attention, self.attention_norm = Attention(cfg), norm(cfg)
+        if self.cross:
+            self.cross_attention = Attention(replace(cfg, positions="none", window=0))
+            self.cross_attention_norm = norm(cfg)
+        if cfg.feed_forward != "none":
+            self.feed_forward = FORWARDS[cfg.feed_forward](cfg)
+            if cfg.block != "parallel":
+                self.feed_forward_norm = norm(cfg)
+        if cfg.adapter_width:
+            self.attention_adapter, self.feed_forward_adapter = Adapter(cfg), Adapter(cfg)
+            if self.cross:
+                self.cross_attention_adapter = Adapter(cfg)
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d"],
+        seen: Visible = ALL,
+        memory: Float[Array, "b m d"] | None = None,
+        memory_seen: Visible = ALL,
+        dropout_key: DropoutKey | None = None,
+        places: Places | None = None,
+        bias: Bias | None = None,
+        added: Float[Array, "#b t d"] | None = None,
+        drop_rate: float | Float[Array, ""] = 0.0,
+    ) -> Float[Array, "b t d"]:
+        """All positions at once; `added` are position vectors, `drop_rate` is that of drop path."""
+        keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
+        flow = Flow.of(seen, places and places.query)
+        if self.mixes:
+            mixed = lambda h: self.mixer(h, flow)[0]  # noqa: E731
+        else:
+            seen = replace(seen, window=self.config.window)
+            mixed = lambda h: self.attention(h, None, seen, keys[0], places, bias)  # noqa: E731
+        cross = None
+        if self.cross:
+            key_value = self.cross_attention.keys_and_values(memory)
+            cross = lambda h: self.cross_attention(h, key_value, memory_seen, keys[1])  # noqa: E731
+        forward = lambda h: self._forward(h, keys[5], flow, None)[0]  # noqa: E731
+        x = constrain(x if added is None else x + added, *STREAM)
+        return constrain(self._compose(x, mixed, cross, forward, keys[2:5], drop_rate), *STREAM)
+
+    def step(
+        self,
+        x: Float[Array, "b t d"],
+        cache: Cache | None,
+        index: Int[Array, ""],
+        seen: Visible,
+        places: Places | None,
+        bias: Bias | None = None,
+        added: Float[Array, "#b t d"] | None = None,
+        cross_cache: KeyValue | None = None,
+        memory_seen: Visible = ALL,
+        flow: Flow | None = None,
+    ) -> tuple[Float[Array, "b t d"], Cache]:
+        """The t new positions that stand at index, over a cache (None: the first positions).
+
+        The cache is the keys and values of attention, or a mixer's state; where the feed-forward
+        has a state as well, it is a dictionary of both.
+        """
+        new: dict[str, Any] = {}
+        both = self.config.feed_forward == "shifted"
+        old = cache if both and cache is not None else {"mixer": cache, "feed_forward": None}
+
+        def mixed(h):
+            if self.mixes:
+                out, new["mixer"] = self.mixer(h, flow, old["mixer"])
+            else:
+                out, new["mixer"] = self.attention.step(h, old["mixer"], index, seen, places, bias)
+            return out
+
+        def forward(h):
+            out, new["feed_forward"] = self._forward(h, None, flow, old["feed_forward"])
+            return out
+
+        cross = None
+        if self.cross:
+            cross = lambda h: self.cross_attention(h, cross_cache, memory_seen)  # noqa: E731
+        x = x if added is None else x + added
+        x = self._compose(x, mixed, cross, forward, (None,) * 3)
+        return x, new if both else new["mixer"]
+
+    def _forward(self, x, dropout_key, flow, state):
+        """The feed-forward's output, and its state where it has one."""
+        if self.config.feed_forward == "shifted":
+            return self.feed_forward(x, flow, state)
+        if self.config.feed_forward == "experts":
+            return self.feed_forward(x, dropout_key, flow.real), None
+        return self.feed_forward(x, dropout_key), None
+
+    def _compose(self, x, mixed, cross_attention, forward, keys, drop_rate=0.0):
+        cfg = self.config
+        if cfg.adapter_width:
+            mixed = _then(mixed, self.attention_adapter)
+            forward = _then(forward, self.feed_forward_adapter)
+            if cross_attention is not None:
+                cross_attention = _then(cross_attention, self.cross_attention_adapter)
+
+        def dropped(sublayer, key):
+            whole = _then(sublayer, lambda h: dropout(h, cfg.dropout, key))
+            return _then(whole, lambda h: drop_path(h, drop_rate, key)) if cfg.drop_path else whole
+
+        mixed, forward = dropped(mixed, keys[0]), dropped(forward, keys[2])
+        mixed_norm = self.mixer_norm if self.mixes else self.attention_norm
+        if cfg.block != "serial":
+            h = mixed_norm(x)
+            g = h if cfg.block == "parallel" else self.feed_forward_norm(x)
+            x = (x if cfg.residual else 0.0) + mixed(h) + forward(g)
+        else:
+            x = self._residual(x, mixed, mixed_norm)
+        if cross_attention is not None:
+            cross_attention = dropped(cross_attention, keys[1])
+            x = self._residual(x, cross_attention, self.cross_attention_norm)
+        if cfg.block != "serial" or cfg.feed_forward == "none":
+            return x
+        return self._residual(x, forward, self.feed_forward_norm)
+
+    def _residual(self, x, sublayer, norm_layer):
+        cfg = self.config
+        kept = x if cfg.residual else 0.0
+        if cfg.norm_place == "pre":
+            return kept + sublayer(norm_layer(x))
+        scaled = kept * cfg.residual_scale if cfg.norm_place == "deep" else kept
+        return norm_layer(scaled + sublayer(x))
+
+
+def _then(sublayer, adapter):
+    return lambda h: adapter(sublayer(h))

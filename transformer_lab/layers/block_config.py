@@ -1,0 +1,114 @@
+"""The settings of a block's parts that are not attention and a plain feed-forward."""
+
+from dataclasses import dataclass
+
+from transformer_lab.errors import LabError, at_least, chosen, fractions
+from transformer_lab.ops.experts import capacity_of
+from transformer_lab.ops.scan import WAYS
+
+KINDS = ("attention", "linear", "retention", "gated", "s4d", "mamba", "mamba2", "rwkv")
+MAPS = ("elu", "relu", "exponential", "taylor")
+
+
+@dataclass(frozen=True)
+class MixerConfig:
+    """Which mixer, and its sizes; of those that it does not have, nothing is read."""
+
+    kind: str = "attention"  # attention, linear, retention, gated, s4d, mamba, mamba2 or rwkv
+    feature_map: str = "elu"  # of linear: elu + 1, relu, exponential or the softmax's Taylor series
+    value_dim: int = 0  # of a head of linear, retention and gated; 0: as head_dim
+    gate_rank: int = 16  # of gated: the width between the input and its decays
+    inner_width: int = 1024  # channels of s4d, mamba, mamba2
+    state: int = 16  # N, numbers that a channel (mamba2: a head's entry) keeps
+    convolution: int = 4  # steps that mamba's and mamba2's first convolution sees
+    step_rank: int = 32  # of mamba: the width between the input and its step sizes
+    state_heads: int = 16  # of mamba2, whose width is inner_width / state_heads
+    state_groups: int = 1  # of mamba2: heads of a group share what they write and read by
+    inner_norms: bool = False  # of mamba: step, input and output by RMSNorm (Jamba, Lieber 2024)
+    bias: bool = False  # of mamba's and mamba2's projections
+    step_min: float = 1e-3  # the smallest and the largest step size at the start
+    step_max: float = 0.1
+    norm_epsilon: float = 1e-5  # of the norms inside of a mixer
+    way: str = "auto"  # of the recurrence: steps, associative, chunks; auto: by the mixer
+    chunk: int = 64
+
+    def __post_init__(self):
+        choices = {"kind": KINDS, "feature_map": MAPS, "way": ("auto", *WAYS)}
+        chosen(self, "model.mixer", choices)
+        sizes = "inner_width", "state", "convolution", "step_rank", "state_heads", "state_groups"
+        at_least(self, "model.mixer", 1, *sizes, "gate_rank", "chunk")
+        at_least(self, "model.mixer", 0, "value_dim")
+        for heads, width in (("state_heads", "inner_width"), ("state_groups", "state_heads")):
+            if self.kind == "mamba2" and getattr(self, width) % getattr(self, heads):
+                raise LabError(
+                    f"model.mixer.{width} = {getattr(self, width)} is not a multiple of "
+                    f"model.mixer.{heads} = {getattr(self, heads)}"
+                )
+        if not 0 < self.step_min <= self.step_max:
+            raise LabError(
+                f"model.mixer.step_min = {self.step_min} must be above 0 and at most "
+                f"model.mixer.step_max = {self.step_max}"
+            )
+
+
+ROUTINGS = ("tokens", "experts")
+EXPERT_WAYS = ("auto", "places", "sorted")
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """How many experts a feed-forward has, and how tokens come to them.
+
+    Switch (Fedus 2021): top_k = 1, renormalize = False, capacity_factor = 1.25. GShard (Lepikhin
+    2020): top_k = 2, capacity_factor = 2. Mixtral (Jiang 2024): top_k = 2, nothing dropped.
+    DeepSeekMoE (Dai 2024): narrow experts, some of them shared. Expert choice (Zhou 2022): routing
+    = "experts".
+    """
+
+    count: int = 8  # E
+    width: int = 0  # F of an expert; 0: feed_forward_width
+    top_k: int = 2  # K, experts of a token; of routing = "experts" their mean number
+    routing: str = "tokens"  # tokens choose experts, or experts choose tokens
+    renormalize: bool = True  # the weights of a token's experts sum to 1
+    shared: int = 0  # experts more that work for every token (DeepSeekMoE)
+    # An expert's places in a row, as a multiple of an even share of its tokens; 0: all it wants
+    capacity_factor: float = 0.0
+    capacity: int = 0  # the same as a number; 0: by the factor
+    jitter: float = 0.0  # in training the router's input is multiplied by 1 +- this (Fedus 2021)
+    router_bias: bool = False
+    balance_loss: float = 0.01  # coefficients of the losses beside the task's (see `ops.experts`)
+    z_loss: float = 0.001
+    # LIMoE (Mustafa 2022, eq. 2-3): a token's distribution shall be sharp, the mean of all tokens
+    # of a call (one modality) spread: coefficients, and the entropy from which on it is enough
+    local_entropy: float = 0.0
+    global_entropy: float = 0.0
+    enough_entropy: float = 0.0  # nats
+    way: str = "auto"  # places: einsum over an expert's places; sorted: tokens sorted by expert
+
+    def __post_init__(self):
+        chosen(self, "model.experts", {"routing": ROUTINGS, "way": EXPERT_WAYS})
+        if self.count < 1 or not 1 <= self.top_k <= self.count:
+            raise LabError(
+                f"model.experts.top_k = {self.top_k} must be at least 1, and at most "
+                f"model.experts.count = {self.count}"
+            )
+        at_least(self, "model.experts", 0, "width", "shared", "capacity_factor", "capacity")
+        fractions(self, "model.experts", "jitter")
+        limited = self.capacity_factor or self.capacity
+        if self.routing == "experts" and not limited:
+            raise LabError('model.experts.routing = "experts" needs model.experts.capacity_factor')
+        if (self.way == "sorted" and self.routing == "experts") or (
+            self.way == "places" and not limited
+        ):
+            raise LabError(
+                f'model.experts.way = "{self.way}" does not go with routing = "{self.routing}" and '
+                f"capacity_factor = {self.capacity_factor}: leave it at auto"
+            )
+
+    def places(self, tokens: int) -> int | None:
+        """An expert's places in a row of so many tokens; None: as many as wanted."""
+        if self.capacity:
+            return min(self.capacity, tokens)
+        if not self.capacity_factor:
+            return None
+        return capacity_of(tokens, self.count, self.top_k, self.capacity_factor)

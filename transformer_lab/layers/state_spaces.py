@@ -1,0 +1,141 @@
+"""State spaces as mixers: S4D, Mamba, Mamba-2."""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_lab.layers.block_config import MixerConfig
+from transformer_lab.layers.mixing import NOTHING, Flow, Mixer
+from transformer_lab.ops.scan import convolve
+
+
+class S4D(Mixer):
+    """A diagonal state space a channel, of complex numbers (Gu 2022, S4D-LegS; zero-order hold).
+
+    A = -1/2 + i pi n at the start (eq. 9's approximation of HiPPO-LegS), B = 1, C and the step
+    sizes are learned; the channels are mixed by a gated linear layer afterwards. `state` counts
+    real numbers: state / 2 complex ones with their conjugates.
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
+        cfg, (b, t, d) = self.config, x.shape
+        mixer, n = cfg.mixer, max(cfg.mixer.state // 2, 1)
+        normal = nn.initializers.normal(0.5**0.5)
+        step = jnp.exp(self.param("log_step", _log_steps(mixer), (d,)))
+        real = self.param("log_real", nn.initializers.constant(math.log(0.5)), (d, n))
+        imaginary = self.param("imaginary", lambda key, shape: _angles(shape), (d, n))
+        out_real, out_imaginary = (self.param(f"out_{p}", normal, (d, n)) for p in ("re", "im"))
+        skip = self.param("skip", nn.initializers.normal(1.0), (d,))
+        poles = -jnp.exp(real) + 1j * imaginary
+        log_decay = (poles * step[:, None])[None, None]
+        write = (jnp.exp(log_decay[0, 0]) - 1) / poles  # zero-order hold of B = 1
+        key = jnp.broadcast_to(write, (b, t, d, n))
+        read = jnp.broadcast_to(2 * (out_real + 1j * out_imaginary), (b, t, d, n))
+        value = x.astype(jnp.float32)[..., None].astype(jnp.complex64)
+        log_decay = jnp.broadcast_to(log_decay, (1, t, d, n))
+        y, state = self.scan(read, key, value, log_decay, state, flow, "associative")
+        y = jax.nn.gelu(y[..., 0].real + skip * x).astype(x.dtype)
+        a, gate = jnp.split(self.project(2 * cfg.width, "out", "out", bias=True)(y), 2, axis=-1)
+        return a * jax.nn.sigmoid(gate), state
+
+
+def _angles(shape: tuple[int, int]) -> Array:
+    return jnp.broadcast_to(math.pi * jnp.arange(shape[1], dtype=jnp.float32), shape)
+
+
+def _log_steps(mixer: MixerConfig):
+    low, high = math.log(mixer.step_min), math.log(mixer.step_max)
+    return lambda key, shape: jax.random.uniform(key, shape, minval=low, maxval=high)
+
+
+def _step_bias(mixer: MixerConfig):
+    """softplus^-1 of step sizes that are drawn uniformly in their logarithm, at least 1e-4."""
+
+    def init(key, shape):
+        step = jnp.maximum(jnp.exp(_log_steps(mixer)(key, shape)), 1e-4)
+        return step + jnp.log(-jnp.expm1(-step))
+
+    return init
+
+
+class Mamba(Mixer):
+    """A selective state space (Gu 2023, algorithm 2, figure 3): step, input and output by token.
+
+    State: the last inputs of the convolution, and [channels, state] numbers.
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
+        cfg, (b, t, _) = self.config, x.shape
+        mixer = cfg.mixer
+        d, n, rank = mixer.inner_width, mixer.state, mixer.step_rank
+        before, matrix = (None, None) if state is None else state
+        inner, gate = jnp.split(self.project(2 * d, "in", "up", mixer.bias)(x), 2, axis=-1)
+        inner, before = _convolved(self, flow.hide(inner), before, flow)
+        inner = flow.hide(inner)
+        sizes = self.project(rank + 2 * n, "select")(inner).astype(jnp.float32)
+        step, write, read = jnp.split(sizes, [rank, rank + n], axis=-1)
+        if mixer.inner_norms:
+            names = "step_norm", "write_norm", "read_norm"
+            step, write, read = (
+                nn.RMSNorm(epsilon=mixer.norm_epsilon, name=name)(y)
+                for name, y in zip(names, (step, write, read), strict=True)
+            )
+        scale = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        kernel = self.param("step_kernel", scale, (rank, d))
+        step = jax.nn.softplus(step @ kernel + self.param("step_bias", _step_bias(mixer), (d,)))
+        log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (d, n))
+        skip = self.param("skip", nn.initializers.ones, (d,))
+        key, query = (jnp.broadcast_to(y[:, :, None], (b, t, d, n)) for y in (write, read))
+        value = (step * inner)[..., None]
+        log_decay = step[..., None] * -jnp.exp(log_poles)
+        y, matrix = self.scan(query, key, value, log_decay, matrix, flow, "steps")
+        y = y[..., 0] + skip * inner
+        y = y.astype(x.dtype) * jax.nn.silu(gate)
+        return self.project(cfg.width, "out", "out", mixer.bias)(y), (before, matrix)
+
+
+def _numbers(shape: tuple[int, int]) -> Array:
+    return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.float32), shape)
+
+
+def _convolved(self, x, before, flow):
+    """silu of each channel's convolution, and the inputs that the next call begins with."""
+    width = self.config.mixer.convolution
+    init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=())
+    kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))
+    bias = self.param("convolution_bias", nn.initializers.zeros, (x.shape[-1],))
+    out, before = convolve(x.astype(jnp.float32), kernel, before, flow.fresh)
+    return jax.nn.silu(out + bias), before
+
+
+class Mamba2(Mixer):
+    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
+        cfg, (b, t, _) = self.config, x.shape
+        mixer = cfg.mixer
+        d, n, h, g = mixer.inner_width, mixer.state, mixer.state_heads, mixer.state_groups
+        before, matrix = (None, None) if state is None else state
+        whole = self.project(2 * d + 2 * g * n + h, "in", "up", mixer.bias)(x)
+        gate, inner, step = jnp.split(whole, [d, 2 * d + 2 * g * n], axis=-1)
+        inner, before = _convolved(self, flow.hide(inner), before, flow)
+        inner = flow.hide(inner)
+        value, write, read = jnp.split(inner, [d, d + g * n], axis=-1)
+        key, query = (jnp.repeat(y.reshape(b, t, g, n), h // g, axis=2) for y in (write, read))
+        bias = self.param("step_bias", _step_bias(mixer), (h,))
+        step = jax.nn.softplus(step.astype(jnp.float32) + bias)
+        log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + jnp.arange(s[0])), (h,))
+        skip = self.param("skip", nn.initializers.ones, (h,))
+        value = value.reshape(b, t, h, d // h)
+        log_decay = (step * -jnp.exp(log_poles))[..., None]
+        y, matrix = self.scan(query, key, value * step[..., None], log_decay, matrix, flow)
+        y = (y + skip[:, None] * value).reshape(b, t, d).astype(x.dtype) * jax.nn.silu(gate)
+        y = nn.RMSNorm(epsilon=mixer.norm_epsilon, name="norm")(y)
+        return self.project(cfg.width, "out", "out", mixer.bias)(y), (before, matrix)

@@ -1,0 +1,205 @@
+"""Mixtures of experts: which tokens go to which experts, and what the experts make of them.
+
+Letters: B rows, T tokens of a row, E experts, K experts a token, C places of an expert, D width, F
+hidden units. A row is a group of its own: its tokens compete for an expert's places among
+themselves, so that neither the batch nor the mesh changes where a token goes.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_lab.ops.layout import ROW_AXES, constrain, current_mesh
+
+Hidden = Callable[[Float[Array, "... f"], Float[Array, "... f"] | None], Float[Array, "... f"]]
+
+
+class Routes(NamedTuple):
+    """Where each token goes: its experts, with what weight, and the place it has there."""
+
+    expert: Int[Array, "b t k"]
+    weight: Float[Array, "b t k"]  # 0 where the token was dropped
+    place: Int[Array, "b t k"]  # among the tokens of its row that this expert takes
+
+
+def choose_experts(
+    probabilities: Float[Array, "b t e"],
+    k: int,
+    capacity: int | None,
+    real: Bool[Array, "b t"] | None = None,
+    *,
+    renormalize: bool,
+) -> Routes:
+    """Each token's k most probable experts (Switch, GShard, Mixtral).
+
+    Of a row, an expert takes the first `capacity` tokens, all first choices before the second ones
+    (Lepikhin 2020, algorithm 1); the others are dropped by it: they get nothing from it, and pass
+    on by the residual. None drops nothing. `renormalize` makes the weights of a token sum to 1
+    before any is dropped; padding, which is not `real`, goes nowhere.
+    """
+    weight, expert = jax.lax.top_k(probabilities, k)
+    if renormalize:
+        weight = weight / weight.sum(axis=-1, keepdims=True)
+    if real is not None:
+        weight = jnp.where(real[..., None], weight, 0.0)
+    b, t, e = probabilities.shape
+    asked = jax.nn.one_hot(jnp.swapaxes(expert, 1, 2).reshape(b, k * t), e, dtype=jnp.int32)
+    if real is not None:
+        asked = asked * jnp.tile(real, (1, k))[..., None]
+    place = ((jnp.cumsum(asked, axis=1) - 1) * asked).sum(axis=-1)
+    place = jnp.swapaxes(place.reshape(b, k, t), 1, 2)
+    if capacity is not None:
+        weight = jnp.where(place < capacity, weight, 0.0)
+    return Routes(expert, weight, place)
+
+
+def choose_tokens(
+    probabilities: Float[Array, "b t e"], capacity: int, real: Bool[Array, "b t"] | None = None
+) -> Float[Array, "b t e c"]:
+    """Each expert's `capacity` most probable tokens of a row (Zhou 2022, section 3.2), as weights.
+
+    All experts are full; a token may have many of them, or none. A token's experts depend on later
+    tokens: no choice for a model that goes from left to right.
+    """
+    if real is not None:
+        probabilities = jnp.where(real[..., None], probabilities, 0.0)
+    weight, token = jax.lax.top_k(jnp.swapaxes(probabilities, 1, 2), capacity)  # [B, E, C]
+    return jnp.einsum("bect,bec->btec", jax.nn.one_hot(token, probabilities.shape[1]), weight)
+
+
+def places(routes: Routes, experts: int, capacity: int) -> Float[Array, "b t e c"]:
+    """The weights of token choice as an array over experts and their places."""
+    slot = jax.nn.one_hot(routes.place, capacity)
+    expert = jax.nn.one_hot(routes.expert, experts)
+    return jnp.einsum("btke,btkc,btk->btec", expert, slot, routes.weight)
+
+
+def capacity_of(tokens: int, experts: int, k: int, factor: float) -> int:
+    """An expert's places in a row: factor times an even share, at least 1, at most all tokens."""
+    return min(tokens, max(1, math.ceil(factor * k * tokens / experts)))
+
+
+def by_places(
+    x: Float[Array, "b t d"],
+    weights: Float[Array, "b t e c"],
+    up: Float[Array, "e d f"],
+    gate: Float[Array, "e d f"] | None,
+    down: Float[Array, "e f d"],
+    act: Hidden,
+) -> Float[Array, "b t d"]:
+    """The experts on their places, all full or not, by einsum (Lepikhin 2020, algorithm 2).
+
+    Over the mesh's expert axis each device keeps its own experts: the compiler makes an all-to-all
+    of what goes to the places and of what comes back.
+    """
+    laid = ("experts", "rows apart", None, None)
+    taken = constrain(jnp.einsum("btec,btd->ebcd", (weights > 0).astype(x.dtype), x), *laid)
+    kernels = [_laid(kernel, x.dtype) for kernel in (up, gate, down)]
+    made = jnp.einsum("ebcd,edf->ebcf", taken, kernels[0])
+    gates = None if gate is None else jnp.einsum("ebcd,edf->ebcf", taken, kernels[1])
+    made = constrain(act(made, gates), "experts", "rows apart", None, "hidden")
+    out = constrain(jnp.einsum("ebcf,efd->ebcd", made, kernels[2]), *laid)
+    return constrain(
+        jnp.einsum("ebcd,btec->btd", out, weights.astype(x.dtype)), "rows", "length", "width"
+    )
+
+
+def _laid(kernel, dtype):
+    return None if kernel is None else constrain(kernel.astype(dtype), "experts", None, None)
+
+
+def sorted_by_expert(
+    x: Float[Array, "b t d"],
+    routes: Routes,
+    up: Float[Array, "e d f"],
+    gate: Float[Array, "e d f"] | None,
+    down: Float[Array, "e f d"],
+    act: Hidden,
+) -> Float[Array, "b t d"]:
+    """The experts on their tokens, sorted, by `jax.lax.ragged_dot`: no place is empty and none is
+    short, at K products a token.
+
+    On a mesh each device sorts the tokens of its rows. Over the expert axis it gathers the rows of
+    the devices that hold the other experts, serves its own ones, and scatters the sums back.
+    """
+    mesh = current_mesh()
+    kernels = [None if k is None else k.astype(x.dtype) for k in (up, gate, down)]
+    serve = partial(_serve, act=act, all_of_them=up.shape[0])
+    if mesh is None:
+        return serve(x, *routes[:2], *kernels, axis=None)
+    rows = P(tuple(a for a in ROW_AXES if mesh.shape.get(a, 1) > 1) or None)
+    over = mesh.shape.get("expert", 1) > 1
+    whole = P("expert") if over else P()
+    specs = (rows, rows, rows, whole, None if gate is None else whole, whole)
+    local = partial(serve, axis="expert" if over else None)
+    mapped = jax.shard_map(local, in_specs=specs, out_specs=rows, check_vma=False)
+    return mapped(x, *routes[:2], *kernels)
+
+
+def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
+    """What the experts at hand add to each token of the rows at hand."""
+    first = 0
+    if axis is not None:
+        gathered = partial(jax.lax.all_gather, axis_name=axis, axis=0, tiled=True)
+        x, expert, weight = map(gathered, (x, expert, weight))
+        first = jax.lax.axis_index(axis) * up.shape[0]
+    b, t, d = x.shape
+    k, here = expert.shape[-1], up.shape[0]
+    mine = (expert >= first) & (expert < first + here) & (weight > 0)
+    number = jnp.where(mine, expert - first, here).reshape(-1)  # those of nobody come last
+    order = jnp.argsort(number, stable=True)
+    counts = jnp.bincount(number, length=here + 1)[:here].astype(jnp.int32)
+    taken = jnp.repeat(x.reshape(b * t, d), k, axis=0)[order]
+    made = jax.lax.ragged_dot(taken, up, counts)
+    made = act(made, None if gate is None else jax.lax.ragged_dot(taken, gate, counts))
+    out = jax.lax.ragged_dot(made, down, counts)
+    served = jnp.where(mine.reshape(-1), weight.reshape(-1), 0.0)[order, None]
+    out = jnp.where(served > 0, out * served.astype(x.dtype), 0)
+    out = jnp.zeros_like(out).at[order].set(out).reshape(b, t, k, d).sum(axis=2)
+    if axis is not None:
+        out = jax.lax.psum_scatter(out, axis, scatter_dimension=0, tiled=True)
+    return out
+
+
+class Balance(NamedTuple):
+    """What is said of a routing, each as a sum over real tokens, and their number."""
+
+    balance: Float[Array, ""]  # E sum_e f_e p_e of each row (Fedus 2021, eq. 4), times its tokens
+    z: Float[Array, ""]  # squared logarithm of the partition function (Zoph 2022, eq. 5)
+    entropy: Float[Array, ""]  # of each token's distribution over the experts, nats
+    variation: Float[Array, ""]  # standard deviation over mean of the experts' tokens, times tokens
+    dropped: Float[Array, ""]  # tokens' choices that no expert took, over K
+    tokens: Float[Array, ""]
+
+
+def balance_of(
+    logits: Float[Array, "b t e"],
+    probabilities: Float[Array, "b t e"],
+    taken: Float[Array, "b t e"],
+    asked: Float[Array, "b t e"],
+    real: Bool[Array, "b t"] | None,
+) -> Balance:
+    """`asked` is 1 / K at the experts that a token wanted, `taken` at those that took it."""
+    real = jnp.ones(logits.shape[:2]) if real is None else real.astype(jnp.float32)
+    experts, each = logits.shape[-1], jnp.maximum(real.sum(axis=1), 1.0)
+    share = jnp.einsum("bte,bt->be", jax.lax.stop_gradient(asked), real) / each[:, None]
+    mean = jnp.einsum("bte,bt->be", probabilities, real) / each[:, None]
+    logs = jnp.log(jnp.maximum(probabilities, jnp.finfo(jnp.float32).tiny))
+    tokens = real.sum()
+    load = jnp.einsum("bte,bt->e", taken, real)
+    variation = load.std() / jnp.maximum(load.mean(), 1e-9)
+    sums = partial(jnp.einsum, "bt,bt->", real)
+    return Balance(
+        balance=(experts * (share * mean).sum(axis=1) * real.sum(axis=1)).sum(),
+        z=sums(jnp.square(jax.nn.logsumexp(logits, axis=-1))),
+        entropy=sums(-(probabilities * logs).sum(axis=-1)),
+        variation=variation * tokens,
+        dropped=sums((asked - taken).sum(axis=-1)),
+        tokens=tokens,
+    )

@@ -1,0 +1,166 @@
+"""One linear recurrence over matrix states, which linear attention and state spaces share.
+
+Letters: B batch, T time, H heads, K entries of a key, P entries of a value. A head's state is a
+matrix S [K, P] that decays, takes in one product a step, and is read by the query:
+
+    S_t = diag(exp(log_decay_t)) S_{t-1} + key_t value_t^T        out_t = query_t^T S_t
+
+Linear attention has no decay (Katharopoulos 2020, eq. 18-20), RetNet (Sun 2023, eq. 6) and Mamba-2
+(Dao 2024, section 5) one number a head, gated linear attention (Yang 2023, eq. 3) one an entry of
+the key, S4D and Mamba (Gu 2023, eq. 2) heads of one value each, RWKV-4 (Peng 2023, eq. 16) heads
+of one key each. The same numbers are computed in three ways:
+
+    steps        `lax.scan` over time: the least work, one step after the other
+    associative  `lax.associative_scan`: log T passes over all states, which all stand in memory
+    chunks       matrix products inside of a chunk, a scan between chunks (Dao 2024, listing 1)
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num
+
+from transformer_lab.errors import known
+
+Matrix = Num[Array, "b h k p"]
+WAYS = ("steps", "associative", "chunks")
+
+
+def recurrence(
+    query: Num[Array, "b t h k"],
+    key: Num[Array, "b t h k"],
+    value: Num[Array, "b t h p"],
+    log_decay: Num[Array, "#b t #h #k"],
+    initial: Matrix | None = None,
+    fresh: Bool[Array, "b t"] | None = None,
+    *,
+    way: str = "chunks",
+    chunk: int = 64,
+) -> tuple[Num[Array, "b t h p"], Matrix]:
+    """The outputs of all steps, and the state after the last.
+
+    `log_decay` is at most 0, or complex with a real part of at most 0. Where `fresh` is True the
+    step begins from a state of zeros, as the first token of a packed document does. A step that is
+    padding has a key of zeros and a log decay of 0, and leaves the state as it is. A chunk whose
+    decays differ by the entry of the key (K > 1 in `log_decay`) holds [chunk, chunk, K] numbers a
+    head: 16 is a good size there. Raises: LabError if `way` is unknown.
+    """
+    known("way of a recurrence: ", way, WAYS)
+    b, t, h, k = key.shape
+    if initial is None:
+        dtype = jnp.result_type(key, value, log_decay, jnp.float32)
+        initial = jnp.zeros((b, h, k, value.shape[-1]), dtype)
+    if fresh is None:
+        fresh = jnp.zeros((b, t), bool)
+    size = {"steps": 1, "associative": t, "chunks": min(chunk, t)}[way]
+    pad = -t % size
+    log_decay = jnp.broadcast_to(log_decay, (b, *log_decay.shape[1:]))
+
+    def parts(x):  # [B, T, ...] -> [chunks, B, chunk, ...]
+        x = jnp.pad(x, ((0, 0), (0, pad), *((0, 0),) * (x.ndim - 2)))
+        return jnp.moveaxis(x.reshape(b, -1, size, *x.shape[2:]), 1, 0)
+
+    xs = tuple(map(parts, (query, key, value, log_decay, fresh)))
+    if way == "steps":
+        last, out = jax.lax.scan(_one, initial, xs)
+    elif way == "associative":
+        last, out = _whole(initial, jax.tree.map(lambda x: x[0], xs))
+        out = out[None]
+    else:
+        last, out = jax.lax.scan(jax.checkpoint(_chunk, prevent_cse=False), initial, xs)
+    out = jnp.moveaxis(out, 0, 1).reshape(b, t + pad, h, -1)
+    return out[:, :t], last
+
+
+def step(
+    state: Matrix,
+    query: Num[Array, "b h k"],
+    key: Num[Array, "b h k"],
+    value: Num[Array, "b h p"],
+    log_decay: Num[Array, "#b #h #k"],
+) -> tuple[Matrix, Num[Array, "b h p"]]:
+    """The state after one more step, and its output."""
+    state = jnp.exp(log_decay)[..., None] * state + key[..., None] * value[..., None, :]
+    return state, jnp.einsum("bhk,bhkp->bhp", query, state)
+
+
+def _one(state, xs):
+    query, key, value, log_decay, fresh = (x[:, 0] for x in xs)
+    state = jnp.where(fresh[:, None, None, None], 0.0, state)
+    state, out = step(state, query, key, value, log_decay)
+    return state, out[:, None]
+
+
+def _whole(initial, xs):
+    query, key, value, log_decay, fresh = xs
+    decay = jnp.where(fresh[:, :, None, None], 0.0, jnp.exp(log_decay))[..., None]
+    new = key[..., None] * value[..., None, :]
+    new = new.at[:, 0].add(decay[:, 0] * initial)
+
+    def join(first, second):
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    _, states = jax.lax.associative_scan(join, (decay, new), axis=1)
+    return states[:, -1], jnp.einsum("bthk,bthkp->bthp", query, states)
+
+
+def _chunk(state, xs):
+    """One chunk: what its steps say to each other, what came in, and what goes on."""
+    query, key, value, log_decay, fresh = xs
+    size = key.shape[1]
+    documents = jnp.cumsum(fresh, axis=1)  # of the chunk; 0 is the one that came in
+    # A step that begins a document decays nothing: what stood before it is cut off below.
+    kept = jnp.cumsum(jnp.where(fresh[:, :, None, None], 0.0, log_decay), axis=1)
+    same = documents[:, :, None] == documents[:, None, :]
+    seen = (same & jnp.tri(size, dtype=bool))[..., None, None]  # [B, later, earlier, 1, 1]
+    between = jnp.exp(jnp.where(seen, kept[:, :, None] - kept[:, None], -jnp.inf))
+    if log_decay.shape[-1] == 1:
+        scores = jnp.einsum("bihk,bjhk->bijh", query, key) * between[..., 0]
+    else:
+        scores = jnp.einsum("bihk,bjhk,bijhk->bijh", query, key, between)
+    out = jnp.einsum("bijh,bjhp->bihp", scores, value)
+    first = (documents == 0)[:, :, None, None]
+    since = jnp.exp(jnp.where(first, kept, -jnp.inf))
+    out += jnp.einsum("bihk,bhkp->bihp", query * since, state)
+    left = key * between[:, -1]
+    state = since[:, -1][..., None] * state + jnp.einsum("bjhk,bjhp->bhkp", left, value)
+    return state, out
+
+
+def max_plus(
+    log_key: Float[Array, "b t h"], log_decay: Float[Array, "b t h"], initial: Float[Array, "b h"]
+) -> Float[Array, "b t h"]:
+    """m_t = max(m_{t-1} + log_decay_t, log_key_t): the exponent by which RWKV's sums are divided,
+    so that none overflows (Peng 2023, appendix D)."""
+
+    def join(first, second):
+        return first[0] + second[0], jnp.maximum(first[1] + second[0], second[1])
+
+    log_key = log_key.at[:, 0].set(jnp.maximum(log_key[:, 0], initial + log_decay[:, 0]))
+    return jax.lax.associative_scan(join, (log_decay, log_key), axis=1)[1]
+
+
+def convolve(
+    x: Float[Array, "b t d"],
+    kernel: Float[Array, "w d"],
+    before: Float[Array, "b v d"] | None = None,
+    fresh: Bool[Array, "b t"] | None = None,
+) -> tuple[Float[Array, "b t d"], Float[Array, "b v d"]]:
+    """Each channel's causal convolution over the last W = v + 1 steps, and the last v inputs.
+
+    kernel[-1] multiplies the present step. `before` are the v inputs before the first (zeros if
+    None); no tap reaches over a step where `fresh` is True to what stands before it.
+    """
+    taps = len(kernel) - 1
+    if before is None:
+        before = jnp.zeros((len(x), taps, x.shape[-1]), x.dtype)
+    whole = jnp.concatenate([before.astype(x.dtype), x], axis=1)
+    length = x.shape[1]
+    out = x * kernel[-1]
+    documents = None if fresh is None else jnp.cumsum(fresh, axis=1)
+    for back in range(1, taps + 1):
+        past = whole[:, taps - back : taps - back + length]
+        if documents is not None:
+            earlier = jnp.pad(documents, ((0, 0), (back, 0)))[:, :length]
+            past = jnp.where((earlier == documents)[..., None], past, 0)
+        out += past * kernel[-1 - back]
+    return out, whole[:, length:]
