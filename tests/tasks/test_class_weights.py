@@ -12,7 +12,7 @@ from tests.tasks.test_reading import ROWS
 from tests.tasks.test_reading import trainer_of as texts
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import ratio
-from transformer_lab.tasks.base import class_weights
+from transformer_lab.tasks.labels import class_weights
 
 KEY = jax.random.key(0)
 

@@ -10,7 +10,6 @@ from PIL import Image
 
 from tests.tasks.test_reading import trained
 from tests.tiny import make_trainer
-from transformer_lab.data.images.sources import ImageConfig
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import ratio
 from transformer_lab.tasks.image_classification import ImageClassification, soft_cross_entropy
@@ -212,7 +211,7 @@ def test_the_configs_normalisation_comes_before_the_checkpoints_and_the_datas(cl
 def test_other_classes_than_the_checkpoints_are_refused(classifier):
     assets = classifier[0].task.assets() | {"labels.json": b'["cat", "dog"]'}
     with pytest.raises(LabError, match="the data has the classes 0, 1, .* the checkpoint cat, dog"):
-        task_of(assets).split("train")
+        task_of(assets).examples("train")
 
 
 def test_a_run_stopped_in_an_epoch_and_resumed_is_the_same_run(tmp_path):
@@ -235,8 +234,6 @@ def test_an_impossible_setting_or_model_is_named():
         trainer_of(task__label_smoothing=1.5)
     with pytest.raises(LabError, match=r"task.mean = \(0.5,\) and task.std = \(\)"):
         trainer_of(task__mean=(0.5,))
-    with pytest.raises(LabError, match='model.kind = "encoder" does not go with this task'):
-        ImageClassification("encoder", None, {"task": None, "data": ImageConfig()})
 
 
 def test_a_split_without_images_has_no_scores(tmp_path):

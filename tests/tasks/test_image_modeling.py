@@ -56,7 +56,7 @@ def test_a_row_is_one_image_from_its_start_to_its_end(trainer):
 
 def test_the_likelihood_of_an_image_is_the_sum_of_its_steps(trainer, params):
     task = trainer.task
-    image = task.documents.test[0]
+    image = task.data.test[0]
     ids = [task.start_id, *task.tokenizer.encode(image)]
     ((nats, count),) = task.score_texts(params, [image], trainer.place)
     assert count == 16

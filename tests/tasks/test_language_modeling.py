@@ -86,7 +86,7 @@ def test_every_layout_trains_with_falling_loss(layout):
 
 def everything(task, split="validation"):
     """(input, target) of each document between its start and its end, and the bytes of all."""
-    texts = getattr(task.documents, split)
+    texts = getattr(task.data, split)
     ids = [[task.start_id, *task.tokenizer.encode(t), task.tokenizer.eos_id] for t in texts]
     pairs = [pair for row in ids for pair in zip(row[:-1], row[1:], strict=True)]
     return pairs, sum(len(t.encode()) for t in texts)
@@ -214,7 +214,7 @@ def test_samples_of_the_finished_model_continue_held_out_documents(params):
     config = tiny_model(task__samples=2, task__sample_prompt=4, decode__max_new_tokens=3)
     trainer = make_trainer(config, 1)
     scores = trainer.task.score(params, "validation", trainer.place, True)
-    texts = trainer.task.documents.validation[:2]
+    texts = trainer.task.data.validation[:2]
     assert len(scores.samples) == 2
     assert scores.values == {"tokens_per_word": 1.0, "unknown_rate": 0.0}
     for text, (prompt, made, rest) in zip(texts, scores.samples, strict=True):
@@ -250,22 +250,14 @@ def test_a_stopped_and_resumed_run_is_the_same_run(tmp_path):
     [
         ({"batch__length": 25}, "batch.length = 25.* within model.max_length = 24"),
         ({"task__eval_length": 25}, "task.eval_length = 25.* within model.max_length = 24"),
-        ({"mesh__data": 8, "batch__rows": 12}, "batch.rows = 12 is not divided by .* = 8"),
         ({"task__other_lengths": (8, 0)}, "task.other_lengths = .* at least 1"),
         ({"batch__rows": 0}, "batch.rows = 0 must be at least 1"),
         ({"task__layout": "packd"}, 'task.layout = "packd" is unknown: use stream or packed'),
         ({"task__eval_stride": -1}, "task.eval_stride = -1 must not be negative"),
-        ({"model__vocab_size": 5}, "model.vocab_size = 5, but the tokenizer has"),
         ({"data__source": "pattern"}, 'did you mean "patterns"'),
     ],
 )
 def test_a_wrong_config_is_one_line(changes, words):
     with pytest.raises(LabError, match=words) as info:
-        make_trainer(tiny_model(**changes), changes.get("mesh__data", 1))
+        make_trainer(tiny_model(**changes), 1)
     assert "\n" not in str(info.value)
-
-
-def test_a_larger_vocabulary_than_the_tokenizers_is_taken(trainer):
-    task = make_trainer(tiny_model(model__vocab_size=64), 1).task
-    assert task.model_config.vocab_size == 64
-    assert trainer.task.model_config.vocab_size == trainer.task.tokenizer.vocab_size < 64

@@ -1,6 +1,5 @@
 """Tasks of an encoder: what they learn on generated data, and what they read."""
 
-import json
 import math
 
 import jax
@@ -77,12 +76,6 @@ def test_a_text_is_classified_alike_alone_and_among_others(classifier):
     for text, found in zip(texts, together, strict=True):
         alone = trainer.task.predict(params, [text], trainer.place)[0]
         assert alone["probabilities"] == pytest.approx(found["probabilities"], abs=1e-5)
-
-
-def test_labels_are_kept_with_the_checkpoint(classifier):
-    trainer, _ = classifier
-    assets = trainer.task.assets()
-    assert json.loads(assets["labels.json"]) == trainer.task.data.labels
 
 
 def test_the_longer_of_a_pair_is_cut_and_both_end_in_a_separator(classifier):

@@ -92,16 +92,6 @@ def test_hidden_spans_restore_the_text_and_are_drawn_anew_each_epoch(trainer):
     assert len(other) > len(both) / 2 > 1
 
 
-def test_batches_are_a_function_of_seed_and_step(trainer):
-    with trainer.task.train_batches() as a, make_trainer(tiny(), 1).task.train_batches() as b:
-        for _ in range(3):
-            state = a.get_state()
-            next(a)
-        b.restore(state)
-        a.restore(state)
-        jax.tree.map(np.testing.assert_array_equal, next(a), next(b))
-
-
 def test_each_tasks_loss_and_scores_are_reported(trainer):
     task, params = trainer.task, trainer.init().params
     pairs = trainer.eval_step(params, trainer.place(next(task.eval_batches("validation"))))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.translation import corpus_scores
+from transformer_lab.tasks.scores import corpus_scores
 
 
 def test_bleu_is_the_corpus_score_on_detokenised_text_with_its_signature():
@@ -23,14 +23,6 @@ def test_bleu_is_the_corpus_score_on_detokenised_text_with_its_signature():
 def test_references_are_not_normalised_behind_the_users_back():
     values, _ = corpus_scores(["Wait… for the long answer"], ["Wait... for the long answer"])
     assert values["bleu"] < 100
-
-
-def test_the_model_takes_the_tokenizers_real_size_and_refuses_another():
-    task = make_trainer(tiny_config(**{"tokenizer.vocab_size": 4000}), 1).task
-    assert task.tokenizer.vocab_size < 4000
-    assert task.model_config.vocab_size == task.tokenizer.vocab_size
-    with pytest.raises(LabError, match="model.vocab_size = 10"):
-        make_trainer(tiny_config(**{"model.vocab_size": 10}), 1)
 
 
 def test_an_empty_translation_is_an_empty_text_and_n_best_are_all_given():
