@@ -31,7 +31,7 @@ def test_f1_is_that_of_the_positive_label_or_the_mean_of_both(monkeypatch):
 
 
 def test_a_positive_label_that_is_no_label_is_refused():
-    with pytest.raises(LabError, match=r'^task.positive_label = "fersh" is no label \('):
+    with pytest.raises(LabError, match=r'^task.positive_label = "fersh" is unknown \('):
         trainer_of("classification", data__source="generated", task__positive_label="fersh", **ROWS)
 
 

@@ -137,7 +137,9 @@ def test_filler_rows_and_micro_batches_change_neither_loss_nor_gradient(mixup):
     padded = {name: np.pad(v, [(0, 4)] + [(0, 0)] * (v.ndim - 1)) for name, v in real.items()}
     key = jax.random.key(0)
     whole, parts = (
-        loss_and_gradient(trainer.task.loss, params, trainer.place(batch), key, n, trainer.mesh)
+        jax.jit(lambda p, b, n=n: loss_and_gradient(trainer.task.loss, p, b, key, n, trainer.mesh))(
+            params, trainer.place(batch)
+        )
         for batch, n in ((real, 1), (padded, 4))
     )
     assert float(ratio(whole[0]["loss"])) == pytest.approx(float(ratio(parts[0]["loss"])), rel=1e-5)
@@ -150,9 +152,9 @@ def test_both_heads_of_a_distilled_model_learn():
     with trainer.task.train_batches() as batches:
         batch = trainer.place(next(batches))
     key = jax.random.key(0)
-    out = trainer.task.apply(params, batch, key)
+    out = jax.jit(trainer.task.apply)(params, batch, key)
     parts = [soft_cross_entropy(out[name], batch["label"], 0.0) for name in ("logits", "distilled")]
-    found = ratio(trainer.task.loss(params, batch, key)["loss"])
+    found = ratio(jax.jit(trainer.task.loss)(params, batch, key)["loss"])
     assert float(found) == pytest.approx(float(np.mean(parts)), rel=1e-5)
 
 

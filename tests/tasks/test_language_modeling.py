@@ -252,8 +252,8 @@ def test_a_stopped_and_resumed_run_is_the_same_run(tmp_path):
         ({"task__eval_length": 25}, "task.eval_length = 25.* within model.max_length = 24"),
         ({"task__other_lengths": (8, 0)}, "task.other_lengths = .* at least 1"),
         ({"batch__rows": 0}, "batch.rows = 0 must be at least 1"),
-        ({"task__layout": "packd"}, 'task.layout = "packd" is unknown: use stream or packed'),
-        ({"task__eval_stride": -1}, "task.eval_stride = -1 must not be negative"),
+        ({"task__layout": "packd"}, 'task.layout = "packd" is unknown .did you mean "packed"'),
+        ({"task__eval_stride": -1}, "task.eval_stride = -1 must be at least 0"),
         ({"data__source": "pattern"}, 'did you mean "patterns"'),
     ],
 )

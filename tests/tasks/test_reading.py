@@ -136,11 +136,13 @@ def test_masked_tokens_and_next_sentences_are_one_loss_of_two_means():
     assert losses[-1] < losses[0]
     task = trainer.task
     batch = trainer.place(next(task.train_batches()))
-    pairs = task.metrics(params, batch)
+    pairs = jax.jit(task.metrics)(params, batch)
     mean = {name: float(total / weight) for name, (total, weight) in pairs.items()}
     assert mean["loss"] == pytest.approx(mean["mlm_loss"] + mean["nsp_loss"], rel=1e-5)
     whole, parts = (
-        loss_and_gradient(task.loss, params, batch, jax.random.key(0), n, trainer.mesh)
+        jax.jit(
+            lambda p, b, n=n: loss_and_gradient(task.loss, p, b, jax.random.key(0), n, trainer.mesh)
+        )(params, batch)
         for n in (1, 4)
     )
     for a, b in zip(jax.tree.leaves(whole[1]), jax.tree.leaves(parts[1]), strict=True):
@@ -180,11 +182,11 @@ def test_padding_gets_no_attention_and_moves_no_state():
     params, task = trainer.init().params, trainer.task
     batch = trainer.place(next(task.train_batches()))
     tokens, mask = batch["tokens"], batch["tokens_mask"].at[:, 20:].set(False)
-    variables = {"params": params}
-    out, captured = task.model.apply(variables, tokens, mask, mutable=["intermediates"])
+    run = jax.jit(lambda *x: task.model.apply({"params": params}, *x, mutable=["intermediates"]))
+    out, captured = run(tokens, mask)
     weights = captured["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
     assert (np.asarray(weights)[..., 20:] == 0).all()
-    alone = task.model.apply(variables, tokens[:, :20], mask[:, :20])
+    alone, _ = run(tokens[:, :20], mask[:, :20])
     np.testing.assert_allclose(out["states"][:, :20], alone["states"], atol=1e-5)
 
 

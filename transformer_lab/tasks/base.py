@@ -1,6 +1,5 @@
 """What every objective shares: the constructor, the data, the losses and the report of a task."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,14 +13,14 @@ from transformer_lab import models, text
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.shards import Shards, open_shards
 from transformer_lab.data.splits import Splits, remarks
-from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS, Pair
+from transformer_lab.tasks.building import Shapes, table_size
+from transformer_lab.tasks.building import stand_in as stand_in  # for who knows this file alone
 
 Batch = dict[str, Array]
 HostBatch = dict[str, np.ndarray]
 Params = Any
 Place = Callable[[HostBatch], Batch]
-Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 @dataclass(frozen=True)
@@ -209,6 +208,14 @@ class Task:
         """Files that a checkpoint needs beside the weights, such as the tokenizer's."""
         return {} if self.tokenizer is None else self.tokenizer.to_files()
 
+    def decode_settings(self, rows: int = 0) -> Any:
+        """The section `decode`, for as many rows as the devices divide, which never generates an id
+        that no piece has; `rows` at once, else as the section says."""
+        decode, tok = self.sections["decode"], self.tokenizer
+        rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
+        banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
+        return replace(decode, batch_size=rows, banned_tokens=banned)
+
     def report(self) -> list[str]:
         """Lines for the start of a run: its data and splits, then the task's own."""
         counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
@@ -233,39 +240,6 @@ class Task:
             f"{found['tokens_per_word']:.2f} tokens a word, "
             f"{100 * found['unknown_rate']:.2f} % unknown"
         )
-
-
-def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
-    """Assets with which a task is built without its data: as many pieces, labels and pixels as
-    the config says, and no content."""
-    files, kinds = {}, [getattr(model, n) for n in ("classes", "labels") if hasattr(model, n)]
-    if kinds:
-        names = [str(i) for i in range(kinds[0] or 2)]
-        files["labels.json"] = json.dumps(names).encode()
-    if hasattr(model, "image_size"):
-        half = [0.5] * model.channels
-        form = {"size": model.image_size, "channels": model.channels, "mean": half, "std": half}
-        files["images.json"] = json.dumps(form).encode()
-    if "tokenizer" in sections:
-        config, size = sections["tokenizer"], getattr(model, "text", model).vocab_size
-        if size:  # the table is the model's own: no more pieces than that
-            config = replace(config, vocab_size=min(config.vocab_size, size - config.extra_ids))
-        files |= text.StandIn.train(config).to_files()
-    return files
-
-
-def shapes_of(dims: Sequence[int], **dtypes: Any) -> Shapes:
-    """An abstract array of one shape for each name."""
-    return {name: jax.ShapeDtypeStruct(tuple(dims), dtype) for name, dtype in dtypes.items()}
-
-
-def table_size(size: int | None, pieces: int) -> int:
-    """Rows of an embedding: the model's own number, which must hold the tokenizer's pieces."""
-    if size is not None and size < pieces:
-        raise LabError(
-            f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
-        )
-    return size or pieces
 
 
 def learned(params: Params) -> Params:

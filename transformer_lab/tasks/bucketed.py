@@ -12,7 +12,8 @@ from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, fill, lengths_of
 from transformer_lab.data.shard_plans import ShardPlan
 from transformer_lab.data.shard_rows import Needed, load_records
-from transformer_lab.tasks.base import HostBatch, Shapes, Task, shapes_of
+from transformer_lab.tasks.base import HostBatch, Task
+from transformer_lab.tasks.building import Shapes, shapes_of
 
 Fields = dict[str, Ragged]
 Columns = dict[str, np.ndarray | Ragged]  # one row an example; ragged: a value a token

@@ -10,16 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab import text
 from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.sources.files import place_of
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, weights_of
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.encoder_task import EncoderTask, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 from transformer_lab.tasks.labels import Labelled
 
 
@@ -38,12 +36,7 @@ class ClassificationConfig:
             raise LabError("task.class_weights is of classes, and task.regression has none")
 
 
-SECTIONS = {
-    "task": ClassificationConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": ClassificationConfig, **TEXTS}
 
 
 class Classification(Labelled, EncoderTask):
@@ -67,7 +60,7 @@ class Classification(Labelled, EncoderTask):
     def labels(self) -> list[str]:
         found = [] if self.config.regression else super().labels
         if self.config.positive_label:
-            check_positive(self.config.positive_label, found)
+            known("task.positive_label = ", self.config.positive_label, found)
         return found
 
     def train_labels(self) -> Iterator[str]:
@@ -167,13 +160,6 @@ def _finite(label: str | float | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def check_positive(label: str, labels: Sequence[str]) -> str:
-    """The label; LabError if it is none."""
-    if label not in labels:
-        raise LabError(f'task.positive_label = "{label}" is no label{nearest(label, labels)}')
-    return label
 
 
 build = Classification

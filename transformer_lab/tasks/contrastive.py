@@ -16,18 +16,14 @@ from transformer_lab.data import emoji
 from transformer_lab.data.batching import RowPlan, RowsConfig
 from transformer_lab.data.drawings import draw_plan, plain, varied
 from transformer_lab.data.images.normalise import check_bytes
+from transformer_lab.data.ragged import fill
 from transformer_lab.errors import LabError, known
 from transformer_lab.models.base import TwoTowers
 from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
 from transformer_lab.ops.losses import Pair, masked_sum
-from transformer_lab.tasks.base import (
-    Batch,
-    HostBatch,
-    Joint,
-    Params,
-    Shapes,
-    shapes_of,
-)
+from transformer_lab.tasks.base import Batch, HostBatch, Joint, Params
+from transformer_lab.tasks.building import Shapes, shapes_of
+from transformer_lab.tasks.encoder_task import ragged
 from transformer_lab.tasks.image_classification import FORM
 from transformer_lab.tasks.naming import Naming
 
@@ -123,18 +119,14 @@ class Contrastive(Naming):
     def encode_texts(self, texts: Sequence[str]) -> HostBatch:
         """Each text between its start and end tokens; of one too long the end is cut, not the end
         token."""
-        tok, n = self.tokenizer, len(texts)
-        tokens, mask = np.full((n, self.length), tok.pad_id, np.int32), np.zeros((n, self.length))
-        for i, ids in enumerate(tok.encode_batch(texts)):
-            row = [tok.bos_id, *ids[: self.length - 2], tok.eos_id]
-            tokens[i, : len(row)], mask[i, : len(row)] = row, 1
-        return {"tokens": tokens, "tokens_mask": mask.astype(bool)}
+        tok, room = self.tokenizer, self.length - 2
+        rows = [[tok.bos_id, *ids[:room], tok.eos_id] for ids in tok.encode_batch(texts)]
+        return fill(ragged(rows), np.arange(len(rows)), (self.length,), tok.pad_id)
 
     def _filled(self, images: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> HostBatch:
         """A whole batch of what belongs to its real rows."""
         found = {"image": images, **self.encode_texts(texts)}
-        shape = lambda x: (len(rows), *x.shape[1:])  # noqa: E731
-        batch = {name: np.zeros(shape(x), x.dtype) for name, x in found.items()}
+        batch = {name: np.zeros((len(rows), *x.shape[1:]), x.dtype) for name, x in found.items()}
         for name, values in found.items():
             batch[name][rows] = values
         return batch

@@ -11,13 +11,20 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer_lab.data import labelled
+from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.models.base import TextEncoder
 from transformer_lab.tasks.base import Batch, Params, Place
 from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
 from transformer_lab.tasks.labels import Labelled
+from transformer_lab.text import TokenizerConfig
 
+TEXTS = {  # the sections of a task on labelled texts, besides its own
+    "data": labelled.LabelledConfig,
+    "batch": BatchConfig,
+    "tokenizer": TokenizerConfig,
+}
 Compute = Callable[[Params, Batch], Array]
 
 

@@ -16,7 +16,7 @@ from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.data.splits import SPLITS
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, fractions
 from transformer_lab.models.base import ImageEncoder
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (
@@ -26,7 +26,8 @@ from transformer_lab.ops.losses import (
     ratio,
     weights_of,
 )
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Shapes, shapes_of
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.building import Shapes, parts_of, shapes_of
 from transformer_lab.tasks.labels import Labelled
 
 FORM = "images.json"  # how the model takes its images
@@ -42,8 +43,7 @@ class ImageClassificationConfig:
     std: tuple[float, ...] = ()
 
     def __post_init__(self):
-        if not 0 <= self.label_smoothing < 1:
-            raise LabError(f"task.label_smoothing = {self.label_smoothing} is not in [0, 1)")
+        fractions(self, "task", "label_smoothing")
         if len(self.mean) != len(self.std) or min(self.std, default=1) <= 0:
             raise LabError(
                 f"task.mean = {self.mean} and task.std = {self.std}: a number for each channel, "
@@ -221,16 +221,13 @@ class ImageClassification(Labelled):
 
     def predict(self, params: Params, paths: Sequence[str], place: Place) -> list[dict]:
         """The class of each image file, its probability, and those of all classes."""
-        found = []
-        for first in range(0, len(paths), self.batch.rows):
-            some = paths[first : first + self.batch.rows]
-            image = np.zeros((self.batch.rows, *self.size, self.channels), np.uint8)
-            image[: len(some)] = [self.read(path) for path in some]
-            batch = place({"image": image, "mask": np.arange(len(image)) < len(some)})
-            chances = np.asarray(jax.nn.softmax(self._logits(params, batch)))
-            rows = zip(some, chances, strict=False)
-            found += [{"image": path, **self.likeliest(row)} for path, row in rows]
-        return found
+        chances = []
+        images = np.stack([self.read(path) for path in paths])
+        for image, count in parts_of(images, self.batch.rows):
+            batch = place({"image": image, "mask": np.arange(len(image)) < count})
+            chances += [*np.asarray(jax.nn.softmax(self._logits(params, batch)))[:count]]
+        rows = zip(paths, chances, strict=True)
+        return [{"image": path, **self.likeliest(row)} for path, row in rows]
 
     # What the run reports and keeps.
 

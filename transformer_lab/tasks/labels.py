@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.tasks.base import Task
 
 LABELS = "labels.json"  # the file of a checkpoint that names the classes, in their order
@@ -67,7 +67,5 @@ def class_weights(
             value = -1.0
         if not name or not 0 <= value < float("inf"):
             raise LabError(f'task.class_weights: "{part}" is neither "balanced" nor "label=weight"')
-        if name not in weights:
-            raise LabError(f'task.class_weights: "{name}" is no label{nearest(name, labels)}')
-        weights[name] = value
+        weights[known("task.class_weights: ", name, labels)] = value
     return np.asarray(list(weights.values()), np.float32)

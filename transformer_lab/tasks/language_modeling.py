@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,19 +18,11 @@ from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.splits import Splits
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least, known
 from transformer_lab.models.base import LanguageModel
 from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics
-from transformer_lab.tasks.base import (
-    Batch,
-    HostBatch,
-    Params,
-    Place,
-    Scores,
-    Shapes,
-    Task,
-    shapes_of,
-)
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
+from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.text.stream import continuation
 
 LAYOUTS = ("stream", "packed")
@@ -49,12 +41,8 @@ class LanguageModelingConfig:
     sample_prompt: int = 16  # tokens of the document that they continue
 
     def __post_init__(self):
-        if self.layout not in LAYOUTS:
-            valid = " or ".join(LAYOUTS)
-            raise LabError(f'task.layout = "{self.layout}" is unknown: use {valid}')
-        for name in ("eval_length", "eval_stride", "samples"):
-            if getattr(self, name) < 0:
-                raise LabError(f"task.{name} = {getattr(self, name)} must not be negative")
+        known("task.layout = ", self.layout, LAYOUTS)
+        at_least(self, "task", 0, "eval_length", "eval_stride", "samples")
         if min(self.other_lengths, default=1) < 1:
             raise LabError(f"task.other_lengths = {self.other_lengths} must be at least 1 each")
 
@@ -193,17 +181,9 @@ class LanguageModeling(Task):
     def generator(self, place: Place | None = None) -> Generator:
         """Continues prompts; it keeps what is compiled."""
         if place not in self._generators:
-            decode, tok = self.sections["decode"], self.tokenizer
-            rows = -(-decode.batch_size // self.rows_multiple) * self.rows_multiple
-            # Rows of the table that no piece has.
-            banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
-            self._generators[place] = Generator(
-                self.model,
-                replace(decode, batch_size=rows, banned_tokens=banned),
-                eos_id=tok.eos_id,
-                rows_multiple=self.rows_multiple,
-                place=place,
-            )
+            how = {"eos_id": self.tokenizer.eos_id, "rows_multiple": self.rows_multiple}
+            made = Generator(self.model, self.decode_settings(), **how, place=place)
+            self._generators[place] = made
         return self._generators[place]
 
     def stops(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:

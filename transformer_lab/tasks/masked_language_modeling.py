@@ -15,7 +15,8 @@ from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Shapes, shapes_of
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.tasks.encoder_task import EncoderTask, ragged
 
 

@@ -13,6 +13,7 @@ from transformer_lab.data import emoji
 from transformer_lab.data.drawings import plain
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
+from transformer_lab.tasks.building import parts_of
 
 Vectors = Float[np.ndarray, "n d"]
 
@@ -46,11 +47,8 @@ class Naming(Task):
 
     def _vectors(self, params: Params, name: str, values: np.ndarray, place: Place) -> Vectors:
         found = [np.zeros((0, self.model_config.common_width), np.float32)]
-        for first in range(0, len(values), self.rows):
-            part = values[first : first + self.rows]
-            fill = [(0, self.rows - len(part)), *[(0, 0)] * (part.ndim - 1)]
-            out = self._encoders[name](params, place({name: np.pad(part, fill)}))
-            found.append(np.asarray(out)[: len(part)])
+        for part, count in parts_of(values, self.rows):
+            found.append(np.asarray(self._encoders[name](params, place({name: part})))[:count])
         return np.concatenate(found)
 
     def image_vectors(

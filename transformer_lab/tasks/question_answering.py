@@ -7,15 +7,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab import text
 from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.encoder_task import EncoderTask, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 
 
 @dataclass(frozen=True)
@@ -29,12 +27,7 @@ class QuestionAnsweringConfig:
     samples: int = 8  # questions shown at the end
 
 
-SECTIONS = {
-    "task": QuestionAnsweringConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": QuestionAnsweringConfig, **TEXTS}
 
 
 class Window(NamedTuple):

@@ -8,15 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab import text
-from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.ops.pooling import POOLINGS, normalize, pool
 from transformer_lab.tasks.base import Batch, Params, Place
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.encoder_task import EncoderTask, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 
 
 @dataclass(frozen=True)
@@ -28,16 +25,10 @@ class SentenceEmbeddingConfig:
     scale: float = 20.0  # of the cosine in the contrastive loss (Reimers' default)
 
     def __post_init__(self):
-        if self.pooling not in POOLINGS:
-            raise LabError(f"task.pooling = {self.pooling} is none of {', '.join(POOLINGS)}")
+        known("task.pooling = ", self.pooling, POOLINGS)
 
 
-SECTIONS = {
-    "task": SentenceEmbeddingConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": SentenceEmbeddingConfig, **TEXTS}
 
 
 class SentenceEmbedding(EncoderTask):

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transformer_lab import text
-from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError
@@ -15,7 +12,7 @@ from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_sc
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.encoder_task import EncoderTask, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 from transformer_lab.tasks.labels import Labelled
 
 
@@ -27,12 +24,7 @@ class TaggingConfig:
     samples: int = 8  # sentences shown at the end
 
 
-SECTIONS = {
-    "task": TaggingConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": TaggingConfig, **TEXTS}
 
 
 class Tagging(Labelled, EncoderTask):

@@ -24,8 +24,9 @@ from transformer_lab.errors import LabError
 from transformer_lab.models.base import PackedSequenceToSequence
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_metrics
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Shapes, shapes_of
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
+from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.tasks.translation import Translation, TranslationConfig
 
 
@@ -256,13 +257,11 @@ class TextToText(Translation):
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Each task's own scores of its outputs; part of them while training goes on."""
         values, samples, notes = {}, [], {}
-        self._decoder = self._decoder or self.decoder(place)
         for name, part in self.parts.items():
-            pairs = list(getattr(part, split))[: None if final else self.config.score_examples]
-            if name == SPANS or not pairs:
+            pairs = [] if name == SPANS else getattr(part, split)
+            sources, outputs, references = self.decoded(params, pairs, place, final)
+            if not sources:
                 continue
-            sources, references = (list(column) for column in zip(*pairs, strict=True))
-            outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
             bare = [source.removeprefix(text_tasks.PREFIXES[name]) for source in sources]
             found, said = score_task(name, bare, outputs, references)
             values |= {f"{name}_{key}": value for key, value in found.items()}
@@ -291,18 +290,13 @@ def score_task(
         return {"exact_match": exact, "f1": f1}, {}
     if name != "summarize":
         return {"accuracy": scores.accuracy(references, outputs)}, {}
-    firsts = [split_first(source) for source in sources]
+    firsts = [next(iter(text_tasks.split_sentences(source)), "") for source in sources]
     try:
         baseline = scores.rouge(references, firsts)
         found = scores.rouge(references, outputs)
     except LabError as error:  # an optional package: the run goes on without it
         return {}, {"rouge": str(error)}
     return found | {f"first_sentence_{key}": value for key, value in baseline.items()}, {}
-
-
-def split_first(text_: str) -> str:
-    """A text's first sentence."""
-    return next(iter(text_tasks.split_sentences(text_)), "")
 
 
 build = TextToText

@@ -1,7 +1,7 @@
 """Sequence to sequence on pairs of sentences, scored by BLEU and chrF on detokenised text."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, fractions
 from transformer_lab.models.base import SequenceToSequence
 from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.losses import Pair, token_metrics
@@ -31,8 +31,7 @@ class TranslationConfig:
     samples: int = 8  # translations shown at the end
 
     def __post_init__(self):
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise LabError(f"task.label_smoothing = {self.label_smoothing} is not in [0, 1)")
+        fractions(self, "task", "label_smoothing")
 
 
 SECTIONS = {
@@ -105,32 +104,32 @@ class Translation(Bucketed):
 
     def decoder(self, place: Place | None = None, rows: int = 0) -> SequenceDecoder:
         """The translator of encoded sentences; it compiles once a source length bucket."""
-        decode, tok = self.sections["decode"], self.tokenizer
-        rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
-        # Rows of the table that no piece has.
-        banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
+        ids = {f"{name}_id": getattr(self.tokenizer, f"{name}_id") for name in ("eos", "pad")}
+        start = self.tokenizer.bos_id
         return SequenceDecoder(
-            self.model,
-            replace(decode, batch_size=rows, banned_tokens=banned),
-            eos_id=tok.eos_id,
-            pad_id=tok.pad_id,
-            start_id=tok.bos_id,
-            place=place,
+            self.model, self.decode_settings(rows), **ids, start_id=start, place=place
         )
+
+    def decoded(
+        self, params: Params, pairs: Sequence[tuple[str, str]], place: Place, final: bool
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Sources, their best outputs, and references; part of them while training goes on."""
+        pairs = list(pairs)[: None if final else self.config.score_examples]
+        sources, references = ([pair[i] for pair in pairs] for i in (0, 1))
+        self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
+        outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
+        return sources, outputs, references
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """BLEU and chrF of the split's translations; part of them while training goes on."""
-        pairs = list(self.examples(split))[: None if final else self.config.score_examples]
-        if not pairs:
+        sources, outputs, references = self.decoded(params, self.examples(split), place, final)
+        if not sources:
             return Scores()
-        sources, references = (list(column) for column in zip(*pairs, strict=True))
-        self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
-        outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
         values, signature = scores.corpus_scores(outputs, references)
         if final:
             values |= scores.bleu_by_length(sources, outputs, references)
         rows = list(zip(sources, outputs, references, strict=True))[: self.shown(final)]
-        return Scores({**values, "num_examples": len(pairs)}, rows, {"bleu_signature": signature})
+        return Scores({**values, "num_examples": len(sources)}, rows, {"bleu_signature": signature})
 
     def translate(
         self,

@@ -12,20 +12,12 @@ from transformer_lab.data import documents
 from transformer_lab.data.batching import BatchPlan, check_rows
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.word_windows import WindowConfig, Windows
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least
 from transformer_lab.models.base import WordModel
 from transformer_lab.ops.losses import Pair, masked_sum
 from transformer_lab.ops.word_vectors import nearest, negative_sampling
-from transformer_lab.tasks.base import (
-    Batch,
-    HostBatch,
-    Params,
-    Place,
-    Scores,
-    Shapes,
-    Task,
-    shapes_of,
-)
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
+from transformer_lab.tasks.building import Shapes, shapes_of
 
 
 @dataclass(frozen=True)
@@ -44,8 +36,7 @@ class WordsConfig:
     rows: int = 512  # words, with their windows, over all devices and micro-batches
 
     def __post_init__(self):
-        if self.rows < 1:
-            raise LabError(f"batch.rows = {self.rows} must be at least 1")
+        at_least(self, "batch", 1, "rows")
 
     def check(self, rows_multiple: int) -> None:
         """Refuses a mesh that the rows cannot be divided over."""
