@@ -11,14 +11,13 @@ from absl import flags
 from flax.traverse_util import flatten_dict
 
 from tests.tasks.test_image_classification import config_of as images_config
-from tests.tiny import make_trainer
+from tests.tiny import first_batch, make_trainer
 from tests.tiny_emoji import towers_config, write_emoji
 from transformer_lab import cli
 from transformer_lab.commands import retrieve, zero_shot
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.naming import recalls
 from transformer_lab.training import runs
-from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.optimizer import path_mask
 from transformer_lab.training.state import loss_and_gradient
 
@@ -34,13 +33,6 @@ def trained(folder, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run")
     runs.run(towers_config(folder, mesh__data=-1), workdir)
     return workdir
-
-
-def first_batch(task):
-    batches = task.train_batches()
-    batch = next(batches)
-    batches.close()
-    return batch
 
 
 def step_of(folder, devices=1, **changes):
@@ -210,20 +202,6 @@ def test_lit_takes_the_image_tower_of_a_classifier_and_leaves_it_as_it_was(folde
     paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(state.opt_state)]
     assert any("text" in path for path in paths) and not any("image" in path for path in paths)
     assert set(state.frozen) == {"image"}
-
-
-def test_a_stopped_run_continues_bit_for_bit(folder, trained, tmp_path):
-    config = towers_config(folder, mesh__data=-1)
-    config.steps = 2
-    runs.run(config, tmp_path)
-    config.steps = 4
-    runs.run(config, tmp_path)
-    ends = []
-    for workdir in (trained, tmp_path):
-        checkpoints = Checkpoints(workdir, 2, print)
-        ends.append(checkpoints.restore_params(4))
-        checkpoints.close()
-    jax.tree.map(np.testing.assert_array_equal, *ends)
 
 
 def test_scores_name_held_out_concepts_and_the_other_artist(trained):

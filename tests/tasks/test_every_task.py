@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.examples import TASKS, config_of
-from tests.tiny import make_trainer, tiny_config
+from tests.tiny import first_batch, make_trainer, tiny_config
 from transformer_lab import text
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.base import stand_in
@@ -47,11 +47,6 @@ def case(request, tmp_path_factory):
     """A task's name, config and task, built once for all tests of it."""
     config = config_of(request.param, tmp_path_factory.mktemp("data"))
     return SimpleNamespace(name=request.param, config=config, task=task_of(config))
-
-
-def first(batches):
-    with batches:
-        return next(batches)
 
 
 def test_the_worked_batch_of_its_docstring_is_the_first_of_its_test_split(case):
@@ -109,7 +104,7 @@ def test_the_batch_stated_without_data_is_that_of_the_data(name, tmp_path):
     task, changes = VARIANTS.get(name, (name, {}))
     config = config_of(task, tmp_path)
     config.update_from_flattened_dict(changes)
-    stated, real = without_data(config).abstract_batch(), first(task_of(config).train_batches())
+    stated, real = without_data(config).abstract_batch(), first_batch(task_of(config))
     assert stated.keys() == real.keys()
     for key, array in real.items():
         assert stated[key].dtype == array.dtype, key
@@ -159,7 +154,7 @@ def test_parameters_are_those_that_the_sums_take(case):
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     params = jax.jit(task.init)(jax.random.key(0))
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(lambda x: x.shape, shapes)
-    batch = jax.tree.map(jnp.asarray, first(task.train_batches()))
+    batch = jax.tree.map(jnp.asarray, first_batch(task))
     sums = jax.jit(lambda p, b: task.loss(p, b, jax.random.key(1)))(params, batch)
     held_out = jax.tree.map(jnp.asarray, next(iter(task.eval_batches("test"))))
     sums = {"loss": sums["loss"], **jax.jit(task.metrics)(params, held_out)}

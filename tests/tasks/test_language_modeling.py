@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from tests.tiny import make_trainer, read_metrics
+from tests.tiny import config_of, make_trainer
 from transformer_lab.decoding.generate import Generated
 from transformer_lab.errors import LabError
 from transformer_lab.text.stream import TextStream
-from transformer_lab.training import runs
-from transformer_lab.training.checkpoint import Checkpoints
-from transformer_lab.training.config import default_config
 
 
 def tiny_model(**changes) -> ConfigDict:
     """Made-up documents in words; a double underscore in a key of `changes` is a dot."""
-    config = default_config(model="decoder", task="language_modeling")
     values = {
         "steps": 10,
         "log_every": 1,
@@ -43,9 +39,8 @@ def tiny_model(**changes) -> ConfigDict:
         "optimizer.learning_rate": 1e-2,
         "optimizer.warmup_steps": 2,
         "task.samples": 0,
-    } | {key.replace("__", "."): value for key, value in changes.items()}
-    config.update_from_flattened_dict(values)
-    return config
+    }
+    return config_of("decoder", "language_modeling", values, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -222,27 +217,6 @@ def test_samples_of_the_finished_model_continue_held_out_documents(params):
         assert words.startswith(prompt) and len(prompt.split()) == 4 and len(made.split()) <= 3
         assert rest and rest in words
     assert trainer.task.score(params, "validation", trainer.place, False).samples == []
-
-
-VOLATILE = ("steps_per_second", "tokens_per_second", "data_seconds", "goodput")
-
-
-def test_a_stopped_and_resumed_run_is_the_same_run(tmp_path):
-    """Dropout, prefixes and the order of packed rows are all functions of the step."""
-    settings = {**LAYOUTS["packed_prefix"], "mesh__data": -1}
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for workdir, steps in ((whole, 10), (parts, 5), (parts, 10)):
-        runs.run(tiny_model(steps=steps, **settings), workdir)
-    curves, states = [], []
-    trainer = make_trainer(tiny_model(**settings), 1)
-    for workdir in (whole, parts):
-        lines = [line for line in read_metrics(workdir) if "loss" in line]
-        curves.append([{k: v for k, v in line.items() if k not in VOLATILE} for line in lines])
-        checkpoints = Checkpoints(workdir, 5)
-        states.append(checkpoints.restore(checkpoints.good_steps()[-1], trainer.abstract_state))
-        checkpoints.close()
-    assert curves[0] == curves[1] and len(curves[0]) == 10
-    jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 @pytest.mark.parametrize(

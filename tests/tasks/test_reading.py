@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.tiny import make_trainer
+from tests.tiny import config_of, first_batch, make_trainer, trained
 from transformer_lab.tasks.scores import squad
-from transformer_lab.training.config import default_config
 from transformer_lab.training.state import loss_and_gradient
 
 TINY = {
@@ -34,20 +33,7 @@ ROWS = {"batch.tokens_per_batch": 1024, "batch.buckets": 1, "batch.max_length": 
 
 
 def trainer_of(task, devices=1, **changes):
-    config = default_config(model="encoder", task=task)
-    values = TINY | {key.replace("__", "."): value for key, value in changes.items()}
-    config.update_from_flattened_dict(values)
-    return make_trainer(config, devices)
-
-
-def trained(trainer, steps=40):
-    """The parameters after so many steps, and the first and last loss."""
-    state, batches, losses = trainer.init(), trainer.task.train_batches(), []
-    for _ in range(steps):
-        state, metrics = trainer.train_step(state, trainer.place(next(batches)))
-        losses.append(float(metrics["loss"]))
-    batches.close()
-    return state.params, losses
+    return make_trainer(config_of("encoder", task, TINY, **changes), devices)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +121,7 @@ def test_masked_tokens_and_next_sentences_are_one_loss_of_two_means():
     params, losses = trained(trainer, 40)
     assert losses[-1] < losses[0]
     task = trainer.task
-    batch = trainer.place(next(task.train_batches()))
+    batch = trainer.place(first_batch(task))
     pairs = jax.jit(task.metrics)(params, batch)
     mean = {name: float(total / weight) for name, (total, weight) in pairs.items()}
     assert mean["loss"] == pytest.approx(mean["mlm_loss"] + mean["nsp_loss"], rel=1e-5)
@@ -170,8 +156,7 @@ def test_held_out_inputs_may_be_hidden_alike_however_a_model_trains():
         hidden = np.take_along_axis(batch["tokens"], batch["places"], axis=1)[batch["chosen"]]
         assert len(hidden) and (hidden == task.tokenizer.mask_id).all()
         found.append(batch)
-        with task.train_batches() as batches:
-            assert not (next(batches)["tokens"] == task.tokenizer.mask_id).any()
+        assert not (first_batch(task)["tokens"] == task.tokenizer.mask_id).any()
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
@@ -180,7 +165,7 @@ def test_padding_gets_no_attention_and_moves_no_state():
         "masked_language_modeling", data__source="patterns", batch__rows=8, batch__length=32
     )
     params, task = trainer.init().params, trainer.task
-    batch = trainer.place(next(task.train_batches()))
+    batch = trainer.place(first_batch(task))
     tokens, mask = batch["tokens"], batch["tokens_mask"].at[:, 20:].set(False)
     run = jax.jit(lambda *x: task.model.apply({"params": params}, *x, mutable=["intermediates"]))
     out, captured = run(tokens, mask)

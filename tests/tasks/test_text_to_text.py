@@ -4,19 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from tests.tiny import make_trainer
+from tests.tiny import config_of, first_batch, make_trainer
 from transformer_lab.data import text_tasks
 from transformer_lab.data.sources import libreoffice_help
 from transformer_lab.data.span_corruption import restore
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.text_to_text import score_task
-from transformer_lab.training.config import default_config
 
 TASKS = ("translate", "sentiment", "question", "next_sentence", "spans")
 
 
 def tiny(tasks=TASKS, **changes):
-    config = default_config(model="encoder_decoder", task="text_to_text")
     values = {
         "steps": 4,
         "tensorboard": False,
@@ -43,9 +41,8 @@ def tiny(tasks=TASKS, **changes):
         "model.max_length": 64,
         "model.positions": "t5",
         "decode.max_new_tokens": 4,
-    } | changes
-    config.update_from_flattened_dict(values)
-    return config
+    }
+    return config_of("encoder_decoder", "text_to_text", values, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +156,7 @@ def test_rouge_beside_that_of_the_first_sentence():
 def test_a_packed_batch_has_the_summed_loss_of_its_pairs_alone(trainer):
     packing = make_trainer(tiny(**{"batch.packed": (60, 60), "batch.tokens_per_batch": 960}), 1)
     task, params = packing.task, trainer.init().params
-    with task.train_batches() as batches:
-        batch = next(batches)
+    batch = first_batch(task)
     assert batch["source"].shape == (8, 60) and "task" not in batch
     assert task.sizes(batch)["examples"] == batch["target_segments"].max(axis=1).sum() > 16
     rows = []
