@@ -95,7 +95,7 @@ class LanguageModeling(Task):
         """The cross-entropy of the next token; an evaluation also gives the bits per byte of text,
         in which tokenizers compare."""
         inputs = batch["tokens"], dropout_key, batch.get("segments")
-        more = {"prefix": batch["prefix"]} if self.model.reads_prefix else {}
+        more = {"prefix": batch.get("prefix")} if self.model.reads_prefix else {}
         scores = self.model.apply({"params": params}, *inputs, labels=batch["targets"], **more)
         found = token_metrics(scores, batch["targets"], batch["mask"])
         if not training:
