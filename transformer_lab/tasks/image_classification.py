@@ -28,6 +28,7 @@ from transformer_lab.ops.losses import (
 )
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
 from transformer_lab.tasks.building import Shapes, parts_of, shapes_of
+from transformer_lab.tasks.labels import LABELS as LABELS  # for who builds a checkpoint
 from transformer_lab.tasks.labels import Labelled
 
 FORM = "images.json"  # how the model takes its images
