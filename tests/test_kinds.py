@@ -82,7 +82,7 @@ def test_a_source_in_another_folder_is_split_by_the_kinds_of_examples_that_it_ha
 
 
 def test_what_only_helps_a_kind_is_none():
-    assert {"base", "scores", "reading", "bucketed"} & set(
+    assert {"base", "bucketed", "building", "encoder_task", "labels", "naming", "scores"} & set(
         kinds("transformer_lab.tasks", "SECTIONS")
     ) == set()
     assert "costs" not in kinds("transformer_lab.models", "CONFIG")

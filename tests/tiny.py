@@ -2,18 +2,45 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_lab.tasks.base import Task
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.runs import build_task
 from transformer_lab.training.trainer import Trainer
 
 
+def config_of(model: str, task: str, *settings: dict[str, Any], **changes: Any) -> ConfigDict:
+    """The default config with other values, by dotted keys; in `changes` __ may stand for a dot."""
+    config, values = default_config(model=model, task=task), {}
+    for some in (*settings, changes):
+        values |= {key.replace("__", "."): value for key, value in some.items()}
+    config.update_from_flattened_dict(values)
+    return config
+
+
+def first_batch(task: Task) -> dict[str, np.ndarray]:
+    """The first training batch."""
+    with task.train_batches() as batches:
+        return next(batches)
+
+
+def trained(trainer: Trainer, steps: int = 40) -> tuple[Any, list[float]]:
+    """The parameters after so many steps, and the losses."""
+    state, losses = trainer.init(), []
+    with trainer.task.train_batches() as batches:
+        for _ in range(steps):
+            state, metrics = trainer.train_step(state, trainer.place(next(batches)))
+            losses.append(float(metrics["loss"]))
+    return state.params, losses
+
+
 def tiny_config(**changes) -> ConfigDict:
     """Reversal of generated sentences; keys of `changes` may be dotted, as on the command line."""
-    config = default_config(model="encoder_decoder", task="translation")
     values = {
         "steps": 10,
         "log_every": 1,
@@ -37,9 +64,8 @@ def tiny_config(**changes) -> ConfigDict:
         "optimizer.learning_rate": 3e-3,
         "optimizer.warmup_steps": 4,
         "task.score_examples": 0,
-    } | {key.replace("__", "."): value for key, value in changes.items()}
-    config.update_from_flattened_dict(values)
-    return config
+    }
+    return config_of("encoder_decoder", "translation", values, **changes)
 
 
 def make_trainer(config: ConfigDict, devices: int = 8) -> Trainer:

@@ -1,10 +1,20 @@
-"""F1 of one class, where a config names it."""
+"""Classes: their weights in the losses of texts, words and images, F1 of one, wrong labels."""
 
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks.test_image_classification import trainer_of as images
 from tests.tasks.test_reading import ROWS, trainer_of
+from tests.tiny import first_batch
 from transformer_lab.errors import LabError
+from transformer_lab.ops.losses import ratio
+from transformer_lab.tasks.labels import class_weights
+
+KEY = jax.random.key(0)
 
 
 def test_f1_is_that_of_the_positive_label_or_the_mean_of_both(monkeypatch):
@@ -31,7 +41,7 @@ def test_f1_is_that_of_the_positive_label_or_the_mean_of_both(monkeypatch):
 
 
 def test_a_positive_label_that_is_no_label_is_refused():
-    with pytest.raises(LabError, match=r'^task.positive_label = "fersh" is no label \('):
+    with pytest.raises(LabError, match=r'^task.positive_label = "fersh" is unknown \('):
         trainer_of("classification", data__source="generated", task__positive_label="fersh", **ROWS)
 
 
@@ -62,3 +72,66 @@ def test_labels_that_do_not_go_with_the_objective_are_named(tmp_path, labels, re
     line = 3 if 'row "b"' in message else 2
     with pytest.raises(LabError, match=rf"^{file}:{line}: the train .*{message}"):
         task.steps_per_epoch()
+
+
+def test_weights_are_balanced_by_count_or_named():
+    train = lambda: ["ham"] * 6 + ["spam"] * 2  # noqa: E731
+    balanced = class_weights("balanced", ["ham", "spam"], train)
+    assert balanced.tolist() == pytest.approx([8 / 2 / 6, 8 / 2 / 2])
+    assert class_weights("spam=4", ["ham", "spam"], train).tolist() == [1, 4]
+    assert class_weights("", ["ham", "spam"], train) is None
+    for wrong, message in (("spma=4", r'"spma" is unknown \('), ("4", '"4" is neither')):
+        with pytest.raises(LabError, match=f"^task.class_weights: {message}"):
+            class_weights(wrong, ["ham", "spam"], train)
+
+
+def weighted_mean(nats, labels, weights):
+    each = np.asarray([weights[label] for label in labels])
+    return (each * nats).sum() / each.sum()
+
+
+@pytest.mark.parametrize(
+    "task, source", [("classification", "generated"), ("tagging", "generated_tags")]
+)
+def test_a_loss_of_texts_or_words_is_the_mean_weighted_by_class(task, source):
+    trainer = trainer_of(task, data__source=source, task__class_weights="balanced", **ROWS)
+    built, params = trainer.task, trainer.whole(trainer.init())
+    rows = built.data.train
+    found = (
+        [r.label for r in rows] if task == "classification" else [t for r in rows for t in r.tags]
+    )
+    count = Counter(map(str, found))
+    batch = jax.device_put(first_batch(built))
+    logits = jax.jit(lambda p, b: jax.nn.log_softmax(built.apply(p, b)["logits"]))(params, batch)
+    labels = (
+        np.asarray(batch["label"]) if task == "classification" else np.asarray(batch["tag"]) - 1
+    )
+    real = np.asarray(batch["tokens_mask"])[:, 0] if task == "classification" else labels >= 0
+    nats = -np.take_along_axis(np.asarray(logits)[real], labels[real][:, None], -1)[:, 0]
+    names = [built.labels[i] for i in labels[real]]
+    want = weighted_mean(nats, names, {x: len(found) / len(count) / n for x, n in count.items()})
+    assert len(set(names)) > 1
+    loss = jax.jit(lambda p, b: ratio(built.loss(p, b, jax.random.key(0))["loss"]))
+    assert float(loss(params, batch)) == pytest.approx(want, rel=1e-5)
+    if task == "classification":  # an evaluation counts all alike
+        found = jax.jit(built.metrics)(params, batch)["loss"]
+        assert float(ratio(found)) == pytest.approx(nats.mean(), rel=1e-5)
+
+
+def test_an_image_mixed_of_two_classes_weighs_as_they_do():
+    task = images(task__class_weights="3=5,7=0.5").task
+    logits = jax.random.normal(jax.random.key(0), (4, 10))
+    task.apply = lambda *_: {"logits": logits}
+    label = np.asarray([3, 7, 0, 3])
+    nats = -np.asarray(jax.nn.log_softmax(logits))[np.arange(4), label]
+    batch = {"image": jnp.zeros((4, 8, 8, 1), jnp.uint8), "mask": jnp.asarray([1, 1, 1, 0], bool)}
+    want = (5 * nats[0] + 0.5 * nats[1] + nats[2]) / 6.5
+    plain = task.loss({}, batch | {"label": jnp.asarray(label)}, KEY)["loss"]
+    shares = task.loss({}, batch | {"label": jax.nn.one_hot(label, 10)}, KEY)["loss"]
+    assert float(ratio(plain)) == pytest.approx(want, rel=1e-5)
+    assert float(ratio(shares)) == pytest.approx(want, rel=1e-5)
+
+
+def test_weights_of_classes_do_not_go_with_a_regression():
+    with pytest.raises(LabError, match="^task.class_weights is of classes"):
+        trainer_of("classification", task__regression=True, task__class_weights="balanced")

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.tasks.test_reading import trained
-from tests.tiny import make_trainer
-from transformer_lab.data.images.sources import ImageConfig
+from tests import tiny
+from tests.tiny import first_batch, make_trainer, trained
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import ratio
 from transformer_lab.tasks.image_classification import ImageClassification, soft_cross_entropy
-from transformer_lab.training import runs
-from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.config import resolve
 from transformer_lab.training.state import loss_and_gradient
 
 VISION = {
@@ -31,11 +29,8 @@ COMMON = {
 
 
 def config_of(model="vision", **changes):
-    config = default_config(model=model, task="image_classification")
-    changes = {key.replace("__", "."): value for key, value in changes.items()}
     own = {"vision": VISION, "cnn": CNN}[model]
-    config.update_from_flattened_dict(COMMON | own | changes)
-    return config
+    return tiny.config_of(model, "image_classification", COMMON, own, **changes)
 
 
 def trainer_of(model="vision", devices=1, **changes):
@@ -132,13 +127,14 @@ def test_soft_labels_of_one_class_are_that_class(smoothing):
 def test_filler_rows_and_micro_batches_change_neither_loss_nor_gradient(mixup):
     trainer = trainer_of(batch__rows=16, augment__mixup=mixup, task__label_smoothing=0.1)
     params = trainer.init().params
-    with trainer.task.train_batches() as batches:
-        host = next(batches)
+    host = first_batch(trainer.task)
     real = {name: value[:12] for name, value in host.items()}
     padded = {name: np.pad(v, [(0, 4)] + [(0, 0)] * (v.ndim - 1)) for name, v in real.items()}
     key = jax.random.key(0)
     whole, parts = (
-        loss_and_gradient(trainer.task.loss, params, trainer.place(batch), key, n, trainer.mesh)
+        jax.jit(lambda p, b, n=n: loss_and_gradient(trainer.task.loss, p, b, key, n, trainer.mesh))(
+            params, trainer.place(batch)
+        )
         for batch, n in ((real, 1), (padded, 4))
     )
     assert float(ratio(whole[0]["loss"])) == pytest.approx(float(ratio(parts[0]["loss"])), rel=1e-5)
@@ -148,12 +144,11 @@ def test_filler_rows_and_micro_batches_change_neither_loss_nor_gradient(mixup):
 def test_both_heads_of_a_distilled_model_learn():
     trainer = trainer_of(model__pooling="class", model__distillation="heads")
     params = trainer.init().params
-    with trainer.task.train_batches() as batches:
-        batch = trainer.place(next(batches))
+    batch = trainer.place(first_batch(trainer.task))
     key = jax.random.key(0)
-    out = trainer.task.apply(params, batch, key)
+    out = jax.jit(trainer.task.apply)(params, batch, key)
     parts = [soft_cross_entropy(out[name], batch["label"], 0.0) for name in ("logits", "distilled")]
-    found = ratio(trainer.task.loss(params, batch, key)["loss"])
+    found = ratio(jax.jit(trainer.task.loss)(params, batch, key)["loss"])
     assert float(found) == pytest.approx(float(np.mean(parts)), rel=1e-5)
 
 
@@ -212,22 +207,7 @@ def test_the_configs_normalisation_comes_before_the_checkpoints_and_the_datas(cl
 def test_other_classes_than_the_checkpoints_are_refused(classifier):
     assets = classifier[0].task.assets() | {"labels.json": b'["cat", "dog"]'}
     with pytest.raises(LabError, match="the data has the classes 0, 1, .* the checkpoint cat, dog"):
-        task_of(assets).split("train")
-
-
-def test_a_run_stopped_in_an_epoch_and_resumed_is_the_same_run(tmp_path):
-    changes = {"augment__crop_padding": 1, "augment__flip": 0.5, "augment__cutmix": 1.0,
-               "data__share": 0.2, "batch__rows": 32, "save_every": 4,
-        "mesh__data": -1}  # fmt: skip
-    lines = []
-    for name, stops in (("whole", (12,)), ("parts", (5, 12))):
-        for steps in stops:
-            runs.run(config_of("cnn", steps=steps, log_every=1, **changes), tmp_path / name)
-        text = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
-        lines.append({row["step"]: row["loss"] for row in map(json.loads, text) if "loss" in row})
-    assert lines[0] == lines[1] and len(lines[0]) == 12
-    with pytest.raises(LabError, match="config.micro_batches was 1 and decides what the model's b"):
-        runs.run(config_of("cnn", steps=13, micro_batches=2, **changes), tmp_path / "whole")
+        task_of(assets).examples("train")
 
 
 def test_an_impossible_setting_or_model_is_named():
@@ -235,8 +215,6 @@ def test_an_impossible_setting_or_model_is_named():
         trainer_of(task__label_smoothing=1.5)
     with pytest.raises(LabError, match=r"task.mean = \(0.5,\) and task.std = \(\)"):
         trainer_of(task__mean=(0.5,))
-    with pytest.raises(LabError, match='model.kind = "encoder" does not go with this task'):
-        ImageClassification("encoder", None, {"task": None, "data": ImageConfig()})
 
 
 def test_a_split_without_images_has_no_scores(tmp_path):

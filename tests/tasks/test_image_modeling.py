@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.tiny import make_trainer, read_metrics
+from tests import tiny
+from tests.tiny import first_batch, make_trainer, read_metrics
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.image_modeling import ImageModelingConfig
 from transformer_lab.training import runs
-from transformer_lab.training.config import default_config
 
 
 def config_of(**changes):
     """Digits of 4 x 4 pixels; a double underscore in a key of `changes` is a dot."""
-    config = default_config(model="decoder", task="image_modeling")
     values = {
         "steps": 4, "log_every": 1, "eval_every": 100, "save_every": 2, "tensorboard": False,
         "mesh.data": 1, "data.source": "digits", "batch.rows": 8, "batch.length": 17,
@@ -25,9 +24,8 @@ def config_of(**changes):
         "model.feed_forward_width": 24, "model.max_length": 17, "model.dropout": 0.0,
         "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 2, "task.samples": 3,
         "task.completions": 2, "decode.temperature": 1.0,
-    } | {key.replace("__", "."): value for key, value in changes.items()}  # fmt: skip
-    config.update_from_flattened_dict(values)
-    return config
+    }  # fmt: skip
+    return tiny.config_of("decoder", "image_modeling", values, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +45,14 @@ def test_a_row_is_one_image_from_its_start_to_its_end(trainer):
         ids = (4 + image.astype(int)).ravel().tolist()
         assert batch["tokens"][row].tolist() == [task.tokenizer.bos_id, *ids]
         assert batch["targets"][row].tolist() == [*ids, task.tokenizer.eos_id]
-    batches = task.train_batches()
-    rows = next(batches)
-    batches.close()
+    rows = first_batch(task)
     assert rows["mask"].all() and (rows["tokens"][:, 0] == task.tokenizer.bos_id).all()
     assert task.model_config.vocab_size == 4 + 16
 
 
 def test_the_likelihood_of_an_image_is_the_sum_of_its_steps(trainer, params):
     task = trainer.task
-    image = task.documents.test[0]
+    image = task.data.test[0]
     ids = [task.start_id, *task.tokenizer.encode(image)]
     ((nats, count),) = task.score_texts(params, [image], trainer.place)
     assert count == 16

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from tests.tiny import make_trainer, tiny_config
-from transformer_lab.errors import LabError
+from tests.tiny import config_of, make_trainer, tiny_config, trained
 from transformer_lab.models import parameter_shapes
 from transformer_lab.models.recurrent_seq2seq import RecurrentSeq2SeqConfig
-from transformer_lab.tasks.translation import bleu_by_length, corpus_scores
+from transformer_lab.tasks.scores import bleu_by_length, corpus_scores
 from transformer_lab.training.config import MeshConfig, default_config
 from transformer_lab.training.mesh import make_mesh, shardings
 
@@ -26,18 +25,7 @@ ROWS = {"batch.tokens_per_batch": 1024, "batch.buckets": 1, "batch.max_length": 
 
 
 def trainer_of(task, model="recurrent", **changes):
-    config = default_config(model=model, task=task)
-    config.update_from_flattened_dict({**TINY, **ROWS, **changes})
-    return make_trainer(config, 1)
-
-
-def trained(trainer, steps):
-    state, batches, losses = trainer.init(), trainer.task.train_batches(), []
-    for _ in range(steps):
-        state, metrics = trainer.train_step(state, trainer.place(next(batches)))
-        losses.append(float(metrics["loss"]))
-    batches.close()
-    return state.params, losses
+    return make_trainer(config_of(model, task, TINY, ROWS, **changes), 1)
 
 
 def test_parentheses_are_learnt_and_scored_at_each_length_with_baselines():
@@ -95,20 +83,12 @@ def test_a_language_model_learns(tmp_path):
 
 
 def trainer_lm(folder):
-    config = default_config(model="recurrent", task="language_modeling")
     values = {
-        **TINY, "data.source": "files", "data.path": str(folder / "t.txt"), "task.samples": 0,
+        "data.source": "files", "data.path": str(folder / "t.txt"), "task.samples": 0,
         "tokenizer.kind": "word", "batch.rows": 8, "batch.length": 16, "model.truncate": 8,
         "decode.max_new_tokens": 4,
     }  # fmt: skip
-    config.update_from_flattened_dict(values)
-    return make_trainer(config, 1)
-
-
-@pytest.mark.parametrize("task", ["masked_language_modeling", "question_answering"])
-def test_tasks_of_transformers_refuse_a_recurrent_net_by_name(task):
-    with pytest.raises(LabError, match='model.kind = "recurrent" does not go with this task'):
-        make_trainer(default_config(model="recurrent", task=task), 1)
+    return make_trainer(config_of("recurrent", "language_modeling", TINY, values), 1)
 
 
 def test_bleu_by_length_is_the_bleu_of_each_part():

@@ -36,32 +36,6 @@ def test_correlations_of_values_and_of_their_ranks():
     assert scores.pearson(gold, [2.0] * 4) == scores.spearman([2.0] * 4, predicted) == 0.0
 
 
-def test_tag_accuracy_weighs_words_not_sentences():
-    gold = [["n"], ["n", "v", "n"]]
-    assert scores.tag_accuracy(gold, [["v"], ["n", "v", "n"]]) == 0.75
-
-
-@pytest.mark.parametrize(
-    "tags, spans",
-    [
-        ("O B-PER I-PER O B-LOC", [("PER", 1, 3), ("LOC", 4, 5)]),
-        ("B-PER B-PER I-PER", [("PER", 0, 1), ("PER", 1, 3)]),
-        ("I-PER I-PER O I-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),
-        ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
-        ("O O", []),
-        ("", []),
-    ],
-)
-def test_bio_spans(tags, spans):
-    assert scores.bio_spans(tags.split()) == spans
-
-
-@pytest.mark.parametrize("tag", ["B", "O-PER", "I-", "", "nn", "E-PER"])
-def test_what_is_no_bio_tag_is_named(tag):
-    with pytest.raises(LabError, match=f'^"{tag}" is no BIO tag'):
-        scores.bio_spans(["O", tag])
-
-
 def test_span_f1_counts_whole_entities():
     pytest.importorskip("seqeval")
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O"]]
@@ -99,7 +73,21 @@ def test_span_f1_counts_entities_in_the_scheme_of_the_tags(gold, predicted, expe
     assert scores.span_f1([gold.split()], [predicted.split()]) == pytest.approx(expected)
 
 
-def test_span_f1_is_that_of_the_spans():
+def entities(tags):
+    """(type, first word, one past the last) of each; as in conlleval, an I that continues nothing,
+    or another type, begins one."""
+    found, inside = [], ""
+    for i, tag in enumerate(tags):
+        mark, _, kind = tag.partition("-")
+        if mark == "I" and kind == inside:
+            found[-1] = (kind, found[-1][1], i + 1)
+        elif kind:
+            found.append((kind, i, i + 1))
+        inside = kind
+    return found
+
+
+def test_span_f1_is_that_of_the_entities():
     pytest.importorskip("seqeval")
     draw = random.Random(0)
     for _ in range(20):
@@ -107,7 +95,7 @@ def test_span_f1_is_that_of_the_spans():
             [draw.choices(["O", "B-a", "I-a", "B-b", "I-b"], k=n) for n in (4, 7)] for _ in "gp"
         )
         sides = [
-            {(i, *span) for i, tags in enumerate(side) for span in scores.bio_spans(tags)}
+            {(i, *span) for i, tags in enumerate(side) for span in entities(tags)}
             for side in (gold, predicted)
         ]
         expected = 2 * len(sides[0] & sides[1]) / max(1, sum(map(len, sides)))
@@ -157,32 +145,12 @@ def test_squad_gives_means_in_per_cent():
     assert scores.squad(answers, predicted) == pytest.approx((50.0, 100 * (2 / 3 + 1 + 1) / 4))
 
 
-def test_no_answer_threshold_reaches_the_best_f1_of_all_thresholds():
-    answers = [["x"], ["y"], [], [], ["z"]]
-    predicted = ["x", "no", "w", "", "z"]
-    odds = [0.1, 0.2, 0.3, 0.9, 0.3]
-    # Kept at 0.1: right are x and the two without an answer; at 0.3 z is won and w lost.
-    assert scores.no_answer_threshold(answers, predicted, odds) == (60.0, 0.1)
-    assert scores.no_answer_threshold(answers[2:4], predicted[2:4], odds[2:4]) == (100.0, -math.inf)
-    draw = random.Random(0)
-    for _ in range(20):
-        odds = [draw.choice([-1.0, 0.0, 0.5, 2.0]) for _ in answers]
-
-        def at(threshold, odds=odds):
-            kept = [p if o <= threshold else "" for p, o in zip(predicted, odds, strict=True)]
-            return scores.squad(answers, kept)[1]
-
-        best, threshold = scores.no_answer_threshold(answers, predicted, odds)
-        assert best == pytest.approx(at(threshold))
-        assert best == pytest.approx(max(map(at, [-math.inf, *odds])))
-
-
 @pytest.mark.parametrize(
     "score, gold, predicted",
     [
         *((score, ["a", "b"], ["a"]) for score in (scores.accuracy, scores.f1, scores.matthews)),
         *((score, [1.0, 2.0], [1.0]) for score in (scores.pearson, scores.spearman)),
-        *((score, [["O"], ["O"]], [["O"]]) for score in (scores.tag_accuracy, scores.span_f1)),
+        (scores.span_f1, [["O"], ["O"]], [["O"]]),
         (scores.squad, [["a"], ["b"]], ["a"]),
     ],
 )
@@ -194,9 +162,8 @@ def test_lists_that_do_not_match_are_refused(score, gold, predicted):
 
 
 def test_a_sentence_with_too_few_tags_is_named():
-    for score in (scores.tag_accuracy, scores.span_f1):
-        with pytest.raises(LabError, match="^sentence 1: 2 words have 1 predicted tags"):
-            score([["O"], ["O", "O"]], [["O"], ["O"]])
+    with pytest.raises(LabError, match="^sentence 1: 2 words have 1 predicted tags"):
+        scores.span_f1([["O"], ["O", "O"]], [["O"], ["O"]])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs on prepared directories: they learn, resume bit for bit, and refuse other data."""
+"""Runs resume bit for bit; on prepared directories they learn alike and refuse other data."""
 
 import shutil
 from pathlib import Path
@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tasks.test_image_classification import config_of as images
 from tests.tasks.test_language_modeling import tiny_model
 from tests.tasks.test_text_to_text import tiny as tiny_tasks
 from tests.tiny import make_trainer, read_metrics, tiny_config
+from tests.tiny_emoji import towers_config, write_emoji
 from transformer_lab import text
 from transformer_lab.data.contents import Plan
 from transformer_lab.data.documents import DocumentsConfig, load_documents
@@ -20,6 +22,7 @@ from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.config import resolve
 from transformer_lab.training.mesh import make_mesh, own_rows
 
+TIMES = ("data_seconds", "goodput")  # and all that are a second
 TASKS = ("translate", "sentiment", "next_sentence")
 CONFIGS = {
     "translation": lambda: tiny_config(task__samples=0),
@@ -40,29 +43,54 @@ def prepared(config, folder: Path, **changes):
     return config
 
 
-def finished(config, workdir):
+def finished(config, workdir, steps):
+    """A run's state after so many steps, its lines but for their times, and its last scores."""
+    with config.unlocked():
+        config.steps, config.save_every, config.log_every = steps, 2, 1
     runs.run(config, workdir)
     checkpoints = Checkpoints(workdir, 2, lambda line: None)
-    params = checkpoints.restore_params(checkpoints.good_steps()[-1])
+    state = checkpoints.restore(steps, make_trainer(config).abstract_state)
     checkpoints.close()
-    return params, [row for row in read_metrics(workdir) if "test/loss" in row][-1]
+    lines = read_metrics(workdir)
+    timed = lambda name: name in TIMES or name.endswith("_per_second")  # noqa: E731
+    curve = [{k: v for k, v in x.items() if not timed(k)} for x in lines if "loss" in x]
+    scores = [row for row in lines if "test/loss" in row][-1]
+    same = {k: v for k, v in scores.items() if k.endswith("loss") or k.endswith("bleu")}
+    return state, curve, same
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_a_run_on_shards_learns_and_resumes_bit_for_bit(kind, tmp_path):
-    config = prepared(CONFIGS[kind](), tmp_path / "data")
-    whole, scores = finished(config, tmp_path / "whole")
-    with config.unlocked():
-        config.steps = 5
-    finished(config, tmp_path / "parts")
-    with config.unlocked():
-        config.steps = 10
-    parts, again = finished(config, tmp_path / "parts")
-    jax.tree.map(np.testing.assert_array_equal, parts, whole)
-    same = [key for key in scores if key.endswith("loss") or key.endswith("bleu")]
-    assert "test/loss" in same and [scores[key] for key in same] == [again[key] for key in same]
-    losses = [row["loss"] for row in read_metrics(tmp_path / "whole") if "loss" in row]
-    assert losses[-1] < losses[0]
+IN_MEMORY = {
+    "prefixes": lambda _: tiny_model(
+        task__layout="packed", model__mask="prefix", model__dropout=0.1, mesh__data=-1
+    ),
+    "towers": lambda folder: towers_config(write_emoji(folder), mesh__data=-1),
+    "augmented images": lambda _: images(
+        "cnn", augment__crop_padding=1, augment__flip=0.5, augment__cutmix=1.0,
+        data__share=0.2, batch__rows=32, mesh__data=-1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*CONFIGS, *IN_MEMORY])
+def test_a_stopped_and_resumed_run_is_the_same_run(kind, tmp_path):
+    """Dropout, prefixes, changes to images and the order of rows are all functions of the step."""
+    if kind in CONFIGS:
+        config = prepared(CONFIGS[kind](), tmp_path / "data")
+    else:
+        config = IN_MEMORY[kind](tmp_path / "data")
+    steps = 10 if kind in CONFIGS else 6
+    whole = finished(config, tmp_path / "whole", steps)
+    finished(config, tmp_path / "parts", steps // 2)
+    parts = finished(config, tmp_path / "parts", steps)
+    jax.tree.map(np.testing.assert_array_equal, parts[0], whole[0])
+    assert parts[1:] == whole[1:] and "test/loss" in whole[2] and len(whole[1]) == steps
+    if kind in CONFIGS:
+        assert whole[1][-1]["loss"] < whole[1][0]["loss"]
+    if kind == "augmented images":
+        with config.unlocked():
+            config.micro_batches = 2
+        with pytest.raises(LabError, match="config.micro_batches was 1 and decides what the model"):
+            finished(config, tmp_path / "whole", steps + 1)
 
 
 def test_held_out_scores_are_those_of_the_same_data_in_memory(tmp_path):

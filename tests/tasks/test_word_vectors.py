@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tiny import make_trainer
+from tests.tiny import config_of, make_trainer, trained
 from transformer_lab.errors import LabError
 from transformer_lab.ops.word_vectors import nearest, negative_sampling
 from transformer_lab.tasks.word_vectors import parse
-from transformer_lab.training.config import default_config
 
 
 @pytest.fixture(scope="module")
@@ -28,40 +27,26 @@ def folder(tmp_path_factory):
 
 
 def trainer_of(folder, **changes):
-    config = default_config(model="word_vectors", task="word_vectors")
-    config.update_from_flattened_dict(
-        {
-            "mesh.data": 8,
-            "model.width": 12,
-            "data.source": "files",
-            "data.path": str(folder),
-            "windows.subsample": 0.0,
-            "tokenizer.kind": "word",
-            "batch.rows": 64,
-            "optimizer.schedule": "constant",
-            "optimizer.warmup_steps": 1,
-            "optimizer.learning_rate": 0.03,
-        }
-        | {key.replace("__", "."): value for key, value in changes.items()}
-    )
-    return make_trainer(config)
+    values = {
+        "mesh.data": 8, "model.width": 12, "data.source": "files", "data.path": str(folder),
+        "windows.subsample": 0.0, "tokenizer.kind": "word", "batch.rows": 64,
+        "optimizer.schedule": "constant", "optimizer.warmup_steps": 1,
+        "optimizer.learning_rate": 0.03,
+    }  # fmt: skip
+    return make_trainer(config_of("word_vectors", "word_vectors", values, **changes))
 
 
 @pytest.mark.parametrize("cbow", [False, True])
 def test_words_in_like_places_get_near_vectors(folder, cbow):
     trainer = trainer_of(folder, task__cbow=cbow)
-    state, batches, losses = trainer.init(), trainer.task.train_batches(), []
-    for _ in range(60):
-        state, metrics = trainer.train_step(state, trainer.place(next(batches)))
-        losses.append(float(metrics["loss"]))
-    batches.close()
+    params, losses = trained(trainer, 60)
     # The outputs start at zero: each of 1 + 5 words is a coin, but for drawn true ones.
     assert 4 * np.log(2) < losses[0] < 6 * np.log(2) and losses[-1] < 0.8 * losses[0]
     days = {"monday", "tuesday", "friday", "noon", "night", "dawn"}
-    found = trainer.task.nearest(state.params, "Monday", 5)
+    found = trainer.task.nearest(params, "Monday", 5)
     assert {word for word, _ in found} == days - {"monday"}
-    assert trainer.evaluate(state.params, "test")["loss"] == pytest.approx(losses[-1], rel=0.3)
-    rows = trainer.task.score(state.params, "test", trainer.place, True).samples
+    assert trainer.evaluate(params, "test")["loss"] == pytest.approx(losses[-1], rel=0.3)
+    rows = trainer.task.score(params, "test", trainer.place, True).samples
     assert all(len(near.split(", ")) == 6 for _, near in rows)
 
 

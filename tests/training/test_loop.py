@@ -178,7 +178,7 @@ def one_by_one():
     trainer = make_trainer(tiny_config(), 1)
     params, total, weight = trainer.init().params, 0.0, 0.0
     metrics = jax.jit(trainer.task.metrics)
-    for pair in trainer.task.pairs.validation:
+    for pair in trainer.task.data.validation:
         batch = {}
         for name, sentence in zip(("source", "target"), pair, strict=True):
             ids = np.array([trainer.task.encode(sentence)], np.int32)
@@ -193,7 +193,7 @@ def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batc
     trainer = make_trainer(tiny_config(**{"batch.tokens_per_batch": tokens_per_batch}), 1)
     params = trainer.init().params
     values = trainer.evaluate(params, "validation")
-    assert len(trainer.task.pairs.validation) == 10
+    assert len(trainer.task.data.validation) == 10
     np.testing.assert_allclose(values["loss"], one_by_one, rtol=1e-5)
     np.testing.assert_allclose(values["perplexity"], np.exp(one_by_one), rtol=1e-5)
     scores = trainer.task.score(params, "validation", trainer.place, True)

@@ -13,9 +13,8 @@ from rich.table import Table
 
 from transformer_lab import cli
 from transformer_lab.data import labelled, tfidf
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, known
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.classification import check_positive
 from transformer_lab.training.config import Resolved, resolve
 
 SCORES = ("accuracy", "f1", "matthews")
@@ -41,7 +40,7 @@ def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float
         raise LabError("the baseline needs a config of task classification, without regression")
     data, positive = labelled.load_labelled(resolved.sections["data"]), None
     if name := resolved.sections["task"].positive_label:
-        positive = check_positive(name, data.labels)
+        positive = known("task.positive_label = ", name, data.labels)
     train, validation, test = map(columns, (data.train, data.validation, data.test))
     fitted, strength = tfidf.logistic(train, validation)
     models = {"majority": tfidf.majority(train), f"TF-IDF, C = {strength:g}": fitted}

@@ -140,7 +140,7 @@ def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type
         special,
         task.sections.get("decode"),
         model_type_of(kind, task.model_config, model_type),
-        task.labels if getattr(task, "CONFIG_LABELS", False) else (),
+        task.labels,
     )
     for name, content in files.items():
         (Path(target) / name).write_bytes(content)

@@ -1,18 +1,21 @@
-"""What the trainer asks of a task. A task is one file that provides these."""
+"""What every objective shares: the constructor, the data, the losses and the report of a task."""
 
-import collections
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from transformer_lab import text
-from transformer_lab.errors import LabError, nearest
+from transformer_lab import models, text
+from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.shards import Shards, open_shards
+from transformer_lab.data.splits import Splits, remarks
 from transformer_lab.ops.losses import STATISTICS, Pair
+from transformer_lab.tasks.building import Shapes, table_size
+from transformer_lab.tasks.building import stand_in as stand_in  # for who knows this file alone
 
 Batch = dict[str, Array]
 HostBatch = dict[str, np.ndarray]
@@ -22,22 +25,12 @@ Place = Callable[[HostBatch], Batch]
 
 @dataclass(frozen=True)
 class Scores:
-    """What decoding or another whole-split evaluation found."""
+    """What decoding or another evaluation of a whole split found."""
 
-    values: dict[str, float]
-    samples: list[tuple[str, ...]]  # rows of a table that shows the model at work
-    notes: dict[str, str]  # what a score needs beside it, such as its signature
+    values: dict[str, float] = field(default_factory=dict)
+    samples: list[tuple[str, ...]] = field(default_factory=list)  # a table of the model at work
+    notes: dict[str, str] = field(default_factory=dict)  # beside a score, such as its signature
     files: dict[str, bytes] = field(default_factory=dict)  # for the run's directory, such as a PNG
-
-
-@runtime_checkable
-class TrainingBatches(Protocol):
-    """An endless iterator of batches whose order is a function of (seed, step)."""
-
-    def __next__(self) -> HostBatch: ...
-    def get_state(self) -> dict[str, Any]: ...
-    def restore(self, state: dict[str, Any]) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,114 +49,197 @@ class Joint:
         return self.compare(params, self.embed(params, batch, dropout_key), batch)
 
 
-@runtime_checkable
-class Task(Protocol):
-    """An objective on a model and its data."""
+class Task:
+    """An objective on a model and its data: all that the trainer asks for.
 
-    model_config: Any  # the model's settings, its vocabulary known
+    The file of a task says where its data comes from (`load_data`), what a batch holds
+    (`train_plan`, `load_train`, `eval_batches`, `abstract_batch`), its loss (`sums`), its
+    scores (`score`) and what its report says besides the data's counts (`details`).
+    """
 
-    def init(self, key: Key[Array, ""]) -> Params:
-        """Initial parameters."""
+    NEEDS: type  # what a family of models must offer, a protocol of `models.base`
+    HEAD = ""  # of a text encoder
+    PREPARED = ""  # as what `prepare` writes the task's examples; "": the task reads no shards
+    COUNTED = "examples"  # what the report calls the rows of the data
+    TRAINED: tuple[str, ...] = ("loss",)  # those of `sums` that a training step reports
+    load_data: Callable[[Any], Splits]  # the splits that the section `data` describes
+    tokenizer: Any = None
+    labels: Sequence[str] = ()  # the classes that the model's outputs stand for
 
-    def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> dict[str, Pair]:
-        """Training sums; "loss" is what the optimizer lowers, with what the model tells besides
-        (see `layers.told`). Weights depend on the batch only. May be a `Joint`."""
+    def __init__(
+        self,
+        model_kind: str,
+        model_config: Any,
+        sections: dict[str, Any],
+        assets: dict[str, bytes] | None = None,
+        seed: int = 0,
+        rows_multiple: int = 1,
+    ):
+        """`assets` are the files of a checkpoint, None for a new run; `rows_multiple` divides the
+        rows of each batch. Raises: LabError for settings that do not go together."""
+        self.config, self.sections, self.assets_given = sections["task"], sections, assets
+        models.need(model_kind, self.NEEDS, self.HEAD)
+        self.seed, self.rows_multiple = seed, rows_multiple
+        self.check(model_kind, model_config)
+        self.tokenizer = self.find_tokenizer()
+        self.model_config = self.fit(model_config)
+        self.family = models.family(model_kind)
+        self.model = self.family.build(self.model_config)
 
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """Evaluation sums, without dropout. "loss" is in nats."""
+    def check(self, model_kind: str, model_config: Any) -> None:
+        """Refuses settings that do not go together, before anything is read."""
+        self.sections["batch"].check(self.rows_multiple)
+
+    def find_tokenizer(self) -> Any:
+        """The checkpoint's tokenizer, else the one that the data was prepared with, else a new
+        one, trained on the training texts; None for images."""
+        if "tokenizer" not in self.sections:
+            return None
+        if self.assets_given is not None:
+            return text.load(self.assets_given)
+        if self.shards is not None:
+            return self.shards.tokenizer()
+        return text.train(self.sections["tokenizer"], self.train_texts(), self.seed)
+
+    def train_texts(self) -> Iterable[str]:
+        """The texts that a new tokenizer is trained on."""
+        return self.examples("train")
+
+    def fit(self, model_config: Any) -> Any:
+        """The model's settings with what is known by now, such as the size of its vocabulary."""
+        size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
+        return replace(model_config, vocab_size=size)
+
+    # The data.
+
+    @cached_property
+    def data(self) -> Splits:
+        """The examples of each split."""
+        return type(self).load_data(self.sections["data"])
+
+    def examples(self, split: str) -> Any:
+        """The rows of the split "train", "validation" or "test"."""
+        return getattr(self.data, split)
+
+    @property
+    def reads_shards(self) -> bool:
+        """Whether the training examples lie in a prepared directory."""
+        return bool(self.PREPARED) and self.sections["data"].source == "shards"
+
+    @cached_property
+    def shards(self) -> Shards | None:
+        """That directory, or None where the examples are in memory."""
+        if not self.reads_shards:
+            return None
+        settings = self.sections["data"], self.sections["tokenizer"]
+        return open_shards(*settings, self.PREPARED, self.tokenizer)
+
+    def fingerprint(self) -> str:
+        """A digest of the data's content: a run is not resumed on other data."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self.shards.fingerprint if self.shards else self.data.fingerprint()
+
+    # The batches.
+
+    train_plan: Any  # the order of the training batches: `plan[step]` is (shape number, row ids)
+    load_train: Callable[..., HostBatch]  # a batch of the rows that the plan names
 
     def steps_per_epoch(self) -> int:
         """Batches of one pass over the training set."""
+        return self.train_plan.batches_per_epoch
 
-    def train_batches(self) -> TrainingBatches:
-        """From step 0; a restored run sets its position."""
+    def train_batches(self) -> Batches:
+        """Training batches without end, from step 0 on; a restored run sets its position."""
+        return Batches(self.train_plan, self.load_train, by_rows=self.shards is not None)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        """Each example of `validation` or `test` once."""
+        """Each example of a split once."""
+        raise NotImplementedError
+
+    def abstract_batch(self) -> Shapes:
+        """The shapes of the largest training batch, from the config alone: no data is read."""
+        raise NotImplementedError
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        """How many real examples and tokens a batch holds, for the rates: what is True in the
+        masks, whose first column is True in every row that is no filler."""
+        masks = [mask for name, mask in batch.items() if name.endswith("_mask")]
+        return {"examples": int(masks[0][:, 0].sum()), "tokens": int(sum(m.sum() for m in masks))}
+
+    # What the trainer compiles.
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Initial parameters."""
+        return self.model.init(key, *self.family.example_inputs())["params"]
+
+    def sums(
+        self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None, training: bool
+    ) -> dict[str, Pair]:
+        """Losses and metrics as (sum, weight); "loss" is in nats where it is of classes. In
+        `training` it may be smoothed or weighted, as an evaluation's is not."""
+        raise NotImplementedError
+
+    def loss(
+        self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
+    ) -> dict[str, Pair]:
+        """Training sums; "loss" is what the optimizer lowers, with what the model tells besides
+        (see `layers.told`). Weights depend on the batch only. May be a `Joint`."""
+        found = self.sums(params, batch, dropout_key, True)
+        return {name: found[name] for name in self.TRAINED if name in found}
+
+    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+        """Evaluation sums, without dropout."""
+        return self.sums(params, batch, None, False)
+
+    # What the run scores, reports and keeps.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Scores beyond sums, such as BLEU of decoded text. `final`: of the finished model."""
+        return Scores()
 
-    def fingerprint(self) -> str:
-        """Of the data's content: a run is not resumed on other data."""
-
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        """How many real `examples` and `tokens` a batch holds, for the rates."""
+    def shown(self, final: bool) -> int:
+        """How many samples a score shows: none before the model is finished."""
+        return self.config.samples if final else 0
 
     def assets(self) -> dict[str, bytes]:
         """Files that a checkpoint needs beside the weights, such as the tokenizer's."""
+        return {} if self.tokenizer is None else self.tokenizer.to_files()
+
+    def decode_settings(self, rows: int = 0) -> Any:
+        """The section `decode`, for as many rows as the devices divide, which never generates an id
+        that no piece has; `rows` at once, else as the section says."""
+        decode, tok = self.sections["decode"], self.tokenizer
+        rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
+        banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
+        return replace(decode, batch_size=rows, banned_tokens=banned)
 
     def report(self) -> list[str]:
-        """Lines for the start of a run: data, tokenizer, shapes."""
+        """Lines for the start of a run: its data and splits, then the task's own."""
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
+        return [
+            f"{self.COUNTED}: {counts}; licence: {self.data.licence}",
+            *remarks(self.data.report, self.sections["data"], self.classes()),
+            *self.details(),
+        ]
 
-
-@runtime_checkable
-class KnownBatch(Protocol):
-    """A task whose batches have a shape that the config alone decides."""
-
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes of the largest training batch, without reading the data."""
-
-
-def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
-    """Assets with which a task is built without its data: as many pieces, labels and pixels as
-    the config says, and no content."""
-    labels = getattr(model, "classes", 0) or getattr(model, "labels", 0) or 2
-    files = {"labels.json": json.dumps([str(i) for i in range(labels)]).encode()}
-    if hasattr(model, "image_size"):
-        half = [0.5] * model.channels
-        form = {"size": model.image_size, "channels": model.channels, "mean": half, "std": half}
-        files["images.json"] = json.dumps(form).encode()
-    if "tokenizer" in sections:
-        config, size = sections["tokenizer"], getattr(model, "text", model).vocab_size
-        if size:  # the table is the model's own: no more pieces than that
-            config = replace(config, vocab_size=min(config.vocab_size, size - config.extra_ids))
-        files |= text.StandIn.train(config).to_files()
-    return files
-
-
-def class_weights(
-    setting: str, labels: Sequence[str], train: Callable[[], Iterable[Any]]
-) -> np.ndarray | None:
-    """Each class's weight in the training loss, or None where all count alike.
-
-    "balanced" is n / (classes * count) of the n training labels, as in scikit-learn; else
-    "spam=4,ham=0.5" names some classes, and the others have 1. `train` gives the training set's
-    labels. Raises: LabError for what is neither.
-    """
-    if not setting:
+    def classes(self) -> Mapping[str, Set[str]] | None:
+        """The classes that stand in each split, None where the data has none."""
         return None
-    if setting == "balanced":
-        count = collections.Counter(train())
-        total = sum(count.values())
-        return np.asarray([total / len(labels) / max(count[x], 1) for x in labels], np.float32)
-    weights = dict.fromkeys(labels, 1.0)
-    for part in setting.split(","):
-        name, _, weight = part.rpartition("=")
-        try:
-            value = float(weight)
-        except ValueError:
-            value = -1.0
-        if not name or not 0 <= value < float("inf"):
-            raise LabError(f'task.class_weights: "{part}" is neither "balanced" nor "label=weight"')
-        if name not in weights:
-            raise LabError(f'task.class_weights: "{name}" is no label{nearest(name, labels)}')
-        weights[name] = value
-    return np.asarray(list(weights.values()), np.float32)
 
+    def details(self) -> list[str]:
+        """The report's lines about tokens and batches."""
+        return []
 
-def shapes_of(dims: Sequence[int], **dtypes: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """An abstract array of one shape for each name."""
-    return {name: jax.ShapeDtypeStruct(tuple(dims), dtype) for name, dtype in dtypes.items()}
-
-
-def table_size(size: int | None, pieces: int) -> int:
-    """Rows of an embedding: the model's own number, which must hold the tokenizer's pieces."""
-    if size is not None and size < pieces:
-        raise LabError(
-            f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
+    def describe_tokens(self, texts: Sequence[str]) -> str:
+        """How a text is divided into tokens."""
+        found = text.statistics(self.tokenizer, texts)
+        return (
+            f"{found['tokens_per_word']:.2f} tokens a word, "
+            f"{100 * found['unknown_rate']:.2f} % unknown"
         )
-    return size or pieces
 
 
 def learned(params: Params) -> Params:

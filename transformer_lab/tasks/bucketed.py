@@ -1,10 +1,9 @@
-"""What tasks on examples of unequal length share: shapes, order and padding of their batches."""
+"""Tasks on examples of unequal length: the shapes, the order and the padding of their batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from transformer_lab.data.batching import BatchPlan, check_rows, choose_buckets, fits
@@ -13,87 +12,84 @@ from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged, fill, lengths_of
 from transformer_lab.data.shard_plans import ShardPlan
 from transformer_lab.data.shard_rows import Needed, load_records
-from transformer_lab.data.shards import Shards
-from transformer_lab.tasks.base import HostBatch, shapes_of
+from transformer_lab.tasks.base import HostBatch, Task
+from transformer_lab.tasks.building import Shapes, shapes_of
 
 Fields = dict[str, Ragged]
 Columns = dict[str, np.ndarray | Ragged]  # one row an example; ragged: a value a token
 
 
-class Bucketed:
-    """A mix-in: a task has `sections`, `seed`, `tokenizer`, `model_config` and `encode_split`."""
+class Bucketed(Task):
+    """A batch holds each of `FIELDS` (int32 [rows, length]) with its mask, and `columns`.
 
-    sections: dict[str, Any]
-    seed: int
+    An example longer than `batch.max_length` or the model's own limit is left out.
+    """
+
     FIELDS: tuple[str, ...] = ("tokens",)
-    tokenizer: Any
-    model_config: Any
-    shards: Shards | None = None  # where the training examples lie, if not in memory
-    # split -> token ids of its examples, and what else a batch holds of each
-    encode_split: Callable[[str], tuple[Fields, Columns]]
+    PER_ROW: dict[str, Any] = {}  # columns with a value an example, and their dtypes
+    PER_TOKEN: dict[str, Any] = {}  # columns with a value for each token of the first field
 
-    def check_rows(self, rows_multiple: int) -> None:
-        """Refuses a mesh that batches cannot be divided over."""
-        check_rows("rows_multiple", self.sections["batch"].rows_multiple, rows_multiple)
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        """The token ids of a split's examples, and what else a batch holds of each."""
+        raise NotImplementedError
+
+    def check(self, model_kind: str, model_config: Any) -> None:
+        check_rows("rows_multiple", self.sections["batch"].rows_multiple, self.rows_multiple)
 
     def slots(self) -> tuple[int, int]:
-        """Token places of a batch, and what its rows are a multiple of."""
+        """How many tokens a batch has room for, and what its rows are a multiple of."""
         return self.sections["batch"].tokens_per_batch, self.sections["batch"].rows_multiple
-
-    def fitting(self, split: str) -> tuple[Fields, Columns, int]:
-        """The split without its examples that are too long for a batch, and how many these are."""
-        fields, columns, kept, count = self.fitting_rows(split)
-        return fields, columns, count - len(kept)
-
-    def fitting_rows(self, split: str) -> tuple[Fields, Columns, np.ndarray, int]:
-        """The same with the numbers of the rows that stay, and how many rows the split has."""
-        fields, columns = self.encode_split(split)
-        limit = self.model_config.max_length
-        if split == "train":
-            limit = np.minimum(limit, np.atleast_1d(self.longest()))
-        kept = np.flatnonzero(fits(lengths_of(fields), limit))
-        count = len(next(iter(fields.values())))
-        if len(kept) < count:
-            fields = {name: rows.take(kept) for name, rows in fields.items()}
-            columns = {
-                name: values.take(kept) if isinstance(values, Ragged) else values[kept]
-                for name, values in columns.items()
-            }
-        return fields, columns, kept, count
 
     def longest(self) -> int | tuple[int, ...]:
         """Tokens of a training example at most: of any field, or of each."""
         return self.sections["batch"].max_length
 
+    def fitting(self, split: str) -> tuple[Fields, Columns, np.ndarray]:
+        """The split without its examples that are too long, and which of all these are not."""
+        fields, columns = self.encode_split(split)
+        limit = self.model_config.max_length
+        if split == "train":
+            limit = np.minimum(limit, np.atleast_1d(self.longest()))
+        fit = fits(lengths_of(fields), limit)
+        if not fit.all():
+            kept = np.flatnonzero(fit)
+            fields = {name: rows.take(kept) for name, rows in fields.items()}
+            columns = {
+                name: values.take(kept) if isinstance(values, Ragged) else values[kept]
+                for name, values in columns.items()
+            }
+        return fields, columns, fit
+
     @cached_property
-    def train_set(self) -> tuple[Fields, Columns, int]:
+    def train_set(self) -> tuple[Fields, Columns, np.ndarray]:
+        """The training examples that fit."""
         return self.fitting("train")
 
     @cached_property
-    def train_plan(self) -> BatchPlan:
-        """The order and the shapes of the training batches."""
+    def train_shapes(self) -> list[Shape]:
+        """The shapes of batches that pad the training examples least."""
+        lengths = lengths_of(self.train_set[0])
+        return choose_buckets(lengths, self.sections["batch"].buckets, *self.slots())
+
+    @cached_property
+    def train_plan(self) -> BatchPlan | ShardPlan:
         if self.shards is not None:
             return self.shard_plan()
-        lengths, slots = lengths_of(self.train_set[0]), self.slots()
-        shapes = choose_buckets(lengths, self.sections["batch"].buckets, *slots)
-        return BatchPlan(lengths, shapes, *slots, self.seed)
-
-    def shard_plan(self, rates: np.ndarray | None = None) -> ShardPlan:
-        """The same for prepared shards; `rates` mix their parts."""
-        longest = np.minimum(self.model_config.max_length, np.atleast_1d(self.longest()))
-        buckets = self.sections["batch"].buckets
-        return ShardPlan(self.shards, longest, buckets, *self.slots(), self.seed, rates)
+        lengths = lengths_of(self.train_set[0])
+        return BatchPlan(lengths, self.train_shapes, *self.slots(), self.seed)
 
     @property
     def dropped(self) -> int:
         """Training examples that no batch takes, for their length."""
-        return self.train_set[2] if self.shards is None else self.train_plan.dropped
+        return self.train_plan.dropped if self.shards else int((~self.train_set[2]).sum())
 
-    def steps_per_epoch(self) -> int:
-        return self.train_plan.batches_per_epoch
+    def shard_plan(self, rates: np.ndarray | None = None) -> ShardPlan:
+        """The plan over prepared shards; `rates` mix their parts."""
+        longest = np.minimum(self.model_config.max_length, np.atleast_1d(self.longest()))
+        buckets = self.sections["batch"].buckets
+        return ShardPlan(self.shards, longest, buckets, *self.slots(), self.seed, rates)
 
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Of the longest examples that a batch holds; a task adds its columns."""
+    def abstract_batch(self) -> Shapes:
         tokens, multiple = self.slots()
         room = tokens // multiple // len(self.FIELDS)
         longest = np.minimum(self.longest(), min(self.model_config.max_length, room))
@@ -101,7 +97,8 @@ class Bucketed:
         rows, batch = rows_per_batch(shape, tokens, multiple), {}
         for name, length in zip(self.FIELDS, shape, strict=True):
             batch |= shapes_of((rows, length), **{name: np.int32, f"{name}_mask": bool})
-        return batch
+        per_token = shapes_of((rows, shape[0]), **self.PER_TOKEN)
+        return {**batch, **shapes_of((rows,), **self.PER_ROW), **per_token}
 
     def train_batches(self) -> Batches:
         if self.shards is not None:
@@ -115,21 +112,17 @@ class Bucketed:
         return load_records(ids, shape, needed, shards=self.shards, pad_id=pad_id)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        return self.in_order(*self.fitting(split)[:2])
+        fields, columns, _ = self.fitting(split)
+        return (batch for _, batch in self.in_order(fields, columns))
 
-    def in_order(self, fields: Fields, columns: Columns) -> Iterator[HostBatch]:
-        """Each example once; a shape's rows keep the given order."""
-        plan = self.order(fields)
-        if plan is None:
-            return iter(())
-        return (self.load(fields, columns, ids, plan.shapes[bucket]) for bucket, ids in plan)
+    def in_order(self, fields: Fields, columns: Columns) -> Iterator[tuple[np.ndarray, HostBatch]]:
+        """Each example once, as batches with the numbers of their rows, -1 for a filler row.
 
-    def order(self, fields: Fields) -> BatchPlan | None:
-        """The batches of `in_order`; the training shapes compile nothing new, what they do not
-        hold gets one shape more."""
+        The training shapes compile nothing new; what they do not hold gets one shape more.
+        """
         lengths = lengths_of(fields)
         if not len(lengths):
-            return None
+            return
         shapes = [shape for shape in self.eval_shapes() if len(shape) == lengths.shape[1]]
         shapes = shapes or list(self.train_plan.shapes)
         largest = np.maximum(lengths.max(axis=0), shapes[-1])
@@ -137,9 +130,11 @@ class Bucketed:
             shapes.append(tuple(int(x) for x in largest))
         slots, multiple = self.slots()
         slots = max(slots, sum(shapes[-1]) * multiple)
-        return BatchPlan(lengths, shapes, slots, multiple, shuffle=False)
+        plan = BatchPlan(lengths, shapes, slots, multiple, shuffle=False)
+        for bucket, ids in plan:
+            yield ids, self.load(fields, columns, ids, plan.shapes[bucket])
 
-    def eval_shapes(self) -> list[tuple[int, ...]]:
+    def eval_shapes(self) -> list[Shape]:
         """The shapes that evaluation tries first."""
         return self.train_plan.shapes
 

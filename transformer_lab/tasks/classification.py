@@ -10,16 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab import text
 from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.sources.files import place_of
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, weights_of
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, Params, Place, Scores, class_weights, shapes_of
+from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.reading import Reading, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
+from transformer_lab.tasks.labels import Labelled
 
 
 @dataclass(frozen=True)
@@ -37,37 +36,38 @@ class ClassificationConfig:
             raise LabError("task.class_weights is of classes, and task.regression has none")
 
 
-SECTIONS = {
-    "task": ClassificationConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": ClassificationConfig, **TEXTS}
 
 
-class Classification(Reading):
-    """A batch also holds `label` [rows]: int32, or float32 for a regression."""
+class Classification(Labelled, EncoderTask):
+    """The class of a text or of a pair of texts, or a number for it.
 
-    HEAD, CONFIG_LABELS, KINDS = "classes", True, ("encoder", "recurrent")
+    A batch also holds `label` [rows]: int32, or float32 for a regression. "good film" of the class
+    "yes" and "bad bad" of the class "no", between the start (2) and the end (1):
+
+        tokens       [[2, 6, 5, 1, 0, 0], [2, 4, 4, 1, 0, 0]]
+        tokens_mask  [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]]
+        label        [1, 0]
+    """
+
+    HEAD = "classes"
+
+    @property
+    def PER_ROW(self) -> dict[str, type]:
+        return {"label": np.float32 if self.config.regression else np.int32}
 
     @cached_property
     def labels(self) -> list[str]:
         found = [] if self.config.regression else super().labels
         if self.config.positive_label:
-            check_positive(self.config.positive_label, found)
+            known("task.positive_label = ", self.config.positive_label, found)
         return found
 
-    @cached_property
-    def class_weights(self) -> np.ndarray | None:
-        return class_weights(
-            self.config.class_weights, self.labels, lambda: (str(r.label) for r in self.data.train)
-        )
+    def train_labels(self) -> Iterator[str]:
+        return (str(row.label) for row in self.data.train)
 
     def train_texts(self) -> Iterator[str]:
-        for row in self.data.train:
-            yield row.text
-            if row.pair is not None:
-                yield row.pair
+        return (part for row in self.data.train for part in row[:2] if part is not None)
 
     def encode_texts(self, texts: Sequence[str], pairs: Sequence[str | None]) -> Fields:
         """Each text, or pair of texts, as the model reads it."""
@@ -76,16 +76,11 @@ class Classification(Reading):
         return ragged([self.encode(a, b) for a, b in zip(first, second, strict=True)])
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        rows = getattr(self.data, split)
+        rows = self.examples(split)
         fields = self.encode_texts([row.text for row in rows], [row.pair for row in rows])
-        return fields, {"label": self._targets(split, rows)}
+        return fields, {"label": self.targets(split, rows)}
 
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
-        batch = super().abstract_batch()
-        dtype = np.float32 if self.config.regression else np.int32
-        return batch | shapes_of(batch["tokens"].shape[:1], label=dtype)
-
-    def _targets(self, split: str, rows: Sequence[labelled.Example]) -> np.ndarray:
+    def targets(self, split: str, rows: Sequence[labelled.Example]) -> np.ndarray:
         """The number of each row's class, or in a regression its label as a number."""
         values, number = [], {label: i for i, label in enumerate(self.labels)}
         for row in rows:
@@ -97,7 +92,7 @@ class Classification(Reading):
                     f"{json.dumps(row.label)}: " + self._reason(row.label)
                 )
             values.append(value)
-        return np.asarray(values, np.float32 if self.config.regression else np.int32)
+        return np.asarray(values, self.PER_ROW["label"])
 
     def _reason(self, label: str | float | None) -> str:
         if label is None:
@@ -108,77 +103,54 @@ class Classification(Reading):
             return "for numbers with a point set task.regression = True; classes are whole numbers"
         return f"it is none of the model's, {', '.join(self.labels)[:200]}"
 
-    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
-        smoothing = self.config.label_smoothing
-        found = self._metrics(params, batch, dropout_key, smoothing, self.class_weights)
-        return {"loss": found["loss"]}
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self._metrics(params, batch, None, 0.0)
-
-    def _metrics(self, params, batch, dropout_key, smoothing, weights=None):
+    def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
+        """The cross-entropy of the classes, or the squared error of the number."""
         logits = self.apply(params, batch, dropout_key)["logits"]
         label, real = batch["label"], batch["tokens_mask"][:, 0]
         if self.config.regression:
             return {"loss": masked_sum(jnp.square(logits[:, 0] - label), real)}
         right = (logits.argmax(axis=-1) == label).astype(jnp.float32)
-        return {
-            "loss": masked_sum(
-                cross_entropy(logits, label, smoothing), real, weights_of(label, weights)
-            ),
-            "accuracy": masked_sum(right, real),
-        }
+        nats = cross_entropy(logits, label, self.config.label_smoothing if training else 0.0)
+        weights = weights_of(label, self.class_weights) if training else None
+        return {"loss": masked_sum(nats, real, weights), "accuracy": masked_sum(right, real)}
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """F1 and Matthews' correlation of classes, Pearson's and Spearman's of numbers."""
         fields, columns, _ = self.fitting(split)
         if not len(fields["tokens"]):
-            return Scores({}, [], {})
+            return Scores()
         logits = np.stack(self.outputs(params, fields, columns, place))
         gold = columns["label"].tolist()
         if self.config.regression:
-            guess = logits[:, 0].tolist()
+            guess, name = logits[:, 0].tolist(), "{:.3g}".format
             values = {
                 "pearson": scores.pearson(gold, guess),
                 "spearman": scores.spearman(gold, guess),
             }
-            names = [f"{g:.3g}" for g in guess], [f"{g:.3g}" for g in gold]
         else:
-            guess = logits.argmax(axis=-1).tolist()
+            guess, name = logits.argmax(axis=-1).tolist(), self.labels.__getitem__
             label = self.config.positive_label
             positive = self.labels.index(label) if label else None
             values = {
                 "f1": scores.f1(gold, guess, positive),
                 "matthews": scores.matthews(gold, guess),
             }
-            names = [self.labels[g] for g in guess], [self.labels[g] for g in gold]
-        rows = getattr(self.data, split)[: self.config.samples if final else 0]
-        samples = [
-            (row.text[:200], guess, gold) for row, guess, gold in zip(rows, *names, strict=False)
-        ]
-        return Scores({**values, "num_examples": len(gold)}, samples, {})
+        rows = zip(self.examples(split)[: self.shown(final)], guess, gold, strict=False)
+        samples = [(row.text[:200], name(g), name(right)) for row, g, right in rows]
+        return Scores({**values, "num_examples": len(gold)}, samples)
 
-    def predict(
-        self, params: Params, texts: Sequence[str], place: Place
-    ) -> list[dict[str, object]]:
+    def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
         """Label and probability of each text; of "A<tab>B" as a pair. A number for a regression."""
-        split = [line.split("\t", 1) for line in texts]
-        pairs = [parts[1] if len(parts) > 1 else None for parts in split]
-        fields = self.encode_texts([parts[0] for parts in split], pairs)
+        parts = [[*line.split("\t", 1), None][:2] for line in texts]
+        fields = self.encode_texts(*([part[i] for part in parts] for i in (0, 1)))
         columns = {"label": np.zeros(len(texts), np.int32)}
-        found = []
-        for line, logits in zip(texts, self.outputs(params, fields, columns, place), strict=True):
-            if self.config.regression:
-                found.append({"text": line, "value": float(logits[0])})
-                continue
-            chances = np.asarray(jax.nn.softmax(logits))
-            best = int(chances.argmax())
-            shares = {label: float(c) for label, c in zip(self.labels, chances, strict=True)}
-            found.append(
-                {"text": line, "label": self.labels[best], "probability": float(chances[best]),
-                 "probabilities": shares}
-            )  # fmt: skip
-        return found
+        found = self.outputs(params, fields, columns, place)
+        if self.config.regression:
+            both = zip(texts, found, strict=True)
+            return [{"text": line, "value": float(logits[0])} for line, logits in both]
+        chances = [np.asarray(jax.nn.softmax(logits)) for logits in found]
+        both = zip(texts, chances, strict=True)
+        return [{"text": line, **self.likeliest(row)} for line, row in both]
 
 
 def _finite(label: str | float | None) -> float | None:
@@ -188,13 +160,6 @@ def _finite(label: str | float | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def check_positive(label: str, labels: Sequence[str]) -> str:
-    """The label; LabError if it is none."""
-    if label not in labels:
-        raise LabError(f'task.positive_label = "{label}" is no label{nearest(label, labels)}')
-    return label
 
 
 build = Classification

@@ -7,29 +7,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array
 
-from transformer_lab import models, text
+from transformer_lab import text
 from transformer_lab.data import emoji
 from transformer_lab.data.batching import RowPlan, RowsConfig
 from transformer_lab.data.drawings import draw_plan, plain, varied
 from transformer_lab.data.images.normalise import check_bytes
-from transformer_lab.data.pipeline import Batches
-from transformer_lab.data.splits import remarks
+from transformer_lab.data.ragged import fill
 from transformer_lab.errors import LabError, known
+from transformer_lab.models.base import TwoTowers
 from transformer_lab.ops.contrastive import chunked_softmax_loss, sigmoid_loss, softmax_loss
 from transformer_lab.ops.losses import Pair, masked_sum
-from transformer_lab.tasks.base import (
-    Batch,
-    HostBatch,
-    Joint,
-    Params,
-    shapes_of,
-    table_size,
-)
+from transformer_lab.tasks.base import Batch, HostBatch, Joint, Params
+from transformer_lab.tasks.building import Shapes, shapes_of
+from transformer_lab.tasks.encoder_task import ragged
 from transformer_lab.tasks.image_classification import FORM
 from transformer_lab.tasks.naming import Naming
 
@@ -63,64 +57,59 @@ SECTIONS = {
 
 
 class Contrastive(Naming):
-    """A batch holds `image` (uint8 [rows, h, w, c]), `tokens` (int32 [rows, length]) and
-    `tokens_mask`: row i of the one belongs to row i of the other. Micro-batches are compared with
-    each other as one batch."""
+    """Vectors of images and of their captions, near for what belongs together.
 
-    def __init__(
-        self,
-        model_kind: str,
-        model_config: Any,
-        sections: dict[str, Any],
-        assets: dict[str, bytes] | None = None,
-        seed: int = 0,
-        rows_multiple: int = 1,
-    ):
-        if model_kind != "two_towers":
-            raise LabError(f'model.kind = "{model_kind}" embeds no images: use "two_towers"')
-        self.config, self.sections, self.seed = sections["task"], sections, seed
-        self.rows = sections["batch"].rows
-        sections["batch"].check(rows_multiple)
-        stored = assets or {}
-        self._form = {name: x for name, x in stored.items() if name == TOWER_FORM}
-        files = {name: x for name, x in stored.items() if not name.startswith("image.")}
-        if files:
-            self.tokenizer = text.load(files)
-        else:
-            self.tokenizer = text.train(sections["tokenizer"], self._train_texts(), seed)
+    A batch holds `image` (uint8 [rows, h, w, c]), `tokens` (int32 [rows, length]) and
+    `tokens_mask`: row i of the one belongs to row i of the other. Micro-batches are compared with
+    each other as one batch. Drawings of "red bar" and "blue box" as one pixel each:
+
+        image        [[[[249, 215, 215]]], [[[175, 183, 242]]]]
+        tokens       [[2, 13, 15, 1, 0, 0], [2, 25, 17, 1, 0, 0]]
+        tokens_mask  [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]]
+    """
+
+    NEEDS, COUNTED, load_data = TwoTowers, "concepts", emoji.load_emoji
+
+    def check(self, model_kind: str, model_config: Any) -> None:
+        super().check(model_kind, model_config)
+        self.rows = self.sections["batch"].rows
+        given = self.assets_given or {}
+        self._form = {name: x for name, x in given.items() if name == TOWER_FORM}
+        own = {name: x for name, x in given.items() if not name.startswith("image.")}
+        self.assets_given = own or None  # without those of the run that the image tower is from
+        if (self.config.loss == "sigmoid") != (model_config.bias is not None):
+            raise LabError('task.loss = "sigmoid" needs model.bias (-10), and others have none')
+
+    def fit(self, model_config: Any) -> Any:
+        """With the vocabulary's size, and the size of images of the run that the tower is from."""
         form = json.loads(self._form.get(TOWER_FORM, b"{}"))
-        if form:  # the tower's form is that of its run
+        if form:
             part = "image" if model_config.image_kind == "vision" else "cnn"
             size, channels = tuple(form["size"]), form["channels"]
             tower = replace(model_config.tower, image_size=size, channels=channels)
             model_config = replace(model_config, **{part: tower})
-        tower = model_config.text
-        tower = replace(tower, vocab_size=table_size(tower.vocab_size, self.tokenizer.vocab_size))
-        eos = self.tokenizer.eos_id
-        self.model_config = replace(model_config, text=tower, eos_id=eos)
-        if (self.config.loss == "sigmoid") != (model_config.bias is not None):
-            raise LabError('task.loss = "sigmoid" needs model.bias (-10), and others have none')
+        channels = model_config.tower.channels
         if not (self.config.mean or self.config.std):
-            half = (0.5,) * model_config.tower.channels
-            form = {"mean": half, "std": half} | form
+            form = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | form
             self.config = replace(self.config, **{k: tuple(form[k]) for k in ("mean", "std")})
-        if len({model_config.tower.channels, len(self.config.mean), len(self.config.std)}) > 1:
+        if len({channels, len(self.config.mean), len(self.config.std)}) > 1:
             raise LabError("task.mean and task.std need a number for each of the image's channels")
-        self.family = models.family(model_kind)
-        self.model = self.family.build(self.model_config)
-        # A text that is pooled at its last place ends where the table of positions does.
-        whole = model_config.text_pool == "last"
-        self.length = tower.max_length if whole else min(sections["batch"].length, tower.max_length)
+        tower = super().fit(model_config.text)
+        # A text that is pooled at its last token ends where the table of positions does.
+        self.length = tower.max_length
+        if model_config.text_pool != "last":
+            self.length = min(self.sections["batch"].length, tower.max_length)
         self.size = model_config.tower.image_size
-        self.loss = Joint(self._embed, self._compare)
+        return replace(model_config, text=tower, eos_id=self.tokenizer.eos_id)
+
+    @cached_property
+    def loss(self) -> Joint:
+        """The loss of a whole batch, however many micro-batches it is computed in."""
+        return Joint(self._embed, self._compare)
 
     # Data.
 
-    @cached_property
-    def data(self) -> emoji.Emoji:
-        return emoji.load_emoji(self.sections["data"])
-
-    def _train_texts(self) -> Iterator[str]:
+    def train_texts(self) -> Iterator[str]:
         for concept in self.data.train:
             yield from emoji.descriptions(concept)
             yield from (name for one in concept.drawings for name in one.names.values())
@@ -130,23 +119,19 @@ class Contrastive(Naming):
     def encode_texts(self, texts: Sequence[str]) -> HostBatch:
         """Each text between its start and end tokens; of one too long the end is cut, not the end
         token."""
-        tok, n = self.tokenizer, len(texts)
-        tokens, mask = np.full((n, self.length), tok.pad_id, np.int32), np.zeros((n, self.length))
-        for i, ids in enumerate(tok.encode_batch(texts)):
-            row = [tok.bos_id, *ids[: self.length - 2], tok.eos_id]
-            tokens[i, : len(row)], mask[i, : len(row)] = row, 1
-        return {"tokens": tokens, "tokens_mask": mask.astype(bool)}
+        tok, room = self.tokenizer, self.length - 2
+        rows = [[tok.bos_id, *ids[:room], tok.eos_id] for ids in tok.encode_batch(texts)]
+        return fill(ragged(rows), np.arange(len(rows)), (self.length,), tok.pad_id)
 
     def _filled(self, images: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> HostBatch:
         """A whole batch of what belongs to its real rows."""
         found = {"image": images, **self.encode_texts(texts)}
-        shape = lambda x: (len(rows), *x.shape[1:])  # noqa: E731
-        batch = {name: np.zeros(shape(x), x.dtype) for name, x in found.items()}
+        batch = {name: np.zeros((len(rows), *x.shape[1:]), x.dtype) for name, x in found.items()}
         for name, values in found.items():
             batch[name][rows] = values
         return batch
 
-    def _load(self, ids: np.ndarray, _: Any) -> HostBatch:
+    def load_train(self, ids: np.ndarray, _: Any) -> HostBatch:
         """Training rows: a drawing and a caption at random, by the draws."""
         real, rng, data = ids[:, 0] >= 0, np.random.default_rng(ids[:, 1]), self.data
         concepts = [data.train[i] for i in ids[real, 0]]
@@ -165,20 +150,14 @@ class Contrastive(Naming):
     def train_plan(self) -> RowPlan:
         return draw_plan(len(self.data.train), self.rows, self.seed)
 
-    def steps_per_epoch(self) -> int:
-        return len(self.train_plan)
-
-    def train_batches(self) -> Batches:
-        return Batches(self.train_plan, self._load)
-
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> Shapes:
         image = self.rows, *self.size, self.model_config.tower.channels
         tokens = shapes_of((self.rows, self.length), tokens=np.int32, tokens_mask=bool)
         return {**shapes_of(image, image=np.uint8), **tokens}
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each concept once, plain, by its name."""
-        concepts = getattr(self.data, split)
+        concepts = self.examples(split)
         for first in range(0, len(concepts), self.rows):
             some = concepts[first : first + self.rows]
             images = plain(self.data.pictures[[c.drawings[0].row for c in some]], self.size)
@@ -186,9 +165,6 @@ class Contrastive(Naming):
             yield self._filled(images, [c.name for c in some], real)
 
     # Model.
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        return self.model.init(key, *self.family.example_inputs())["params"]
 
     def apply(self, params: Params, *inputs: Any, method: str | None = None) -> Any:
         return self.model.apply({"params": params}, *inputs, method=method)
@@ -226,29 +202,15 @@ class Contrastive(Naming):
 
     # What the run reports and keeps.
 
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.data.fingerprint()
-
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        mask = batch["tokens_mask"]
-        return {"examples": int(mask[:, 0].sum()), "tokens": int(mask.sum())}
-
     def assets(self) -> dict[str, bytes]:
-        return self.tokenizer.to_files() | self._form
+        return super().assets() | self._form
 
-    def report(self) -> list[str]:
-        counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
-        lengths = [len(ids) for ids in self.tokenizer.encode_batch(list(self._train_texts()))]
+    def details(self) -> list[str]:
+        lengths = [len(ids) for ids in self.tokenizer.encode_batch(list(self.train_texts()))]
         cut = sum(length > self.length - 2 for length in lengths)
         return [
-            f"concepts: {counts}; licence: {self.data.licence}",
-            *remarks(self.data.report, self.sections["data"]),
             f"vocabulary: {self.tokenizer.vocab_size:,} pieces; texts of {self.length} tokens, to "
-            f"which {cut:,} of {len(lengths):,} of the training set are cut",
+            f"which {cut:,} of {len(lengths):,} of the training set are cut"
         ]
 
 

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, Num, UInt8
 
-from transformer_lab import models
+from transformer_lab.data.batching import RowPlan
 from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
-from transformer_lab.data.splits import SPLITS, remarks
-from transformer_lab.errors import LabError
+from transformer_lab.data.splits import SPLITS
+from transformer_lab.errors import LabError, fractions
+from transformer_lab.models.base import ImageEncoder
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (
     Pair,
@@ -25,19 +26,12 @@ from transformer_lab.ops.losses import (
     ratio,
     weights_of,
 )
-from transformer_lab.tasks.base import (
-    Batch,
-    HostBatch,
-    Params,
-    Place,
-    Scores,
-    class_weights,
-    shapes_of,
-)
-from transformer_lab.tasks.reading import LABELS
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.building import Shapes, parts_of, shapes_of
+from transformer_lab.tasks.labels import LABELS as LABELS  # for who builds a checkpoint
+from transformer_lab.tasks.labels import Labelled
 
 FORM = "images.json"  # how the model takes its images
-FAMILIES = ("vision", "cnn")
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,7 @@ class ImageClassificationConfig:
     std: tuple[float, ...] = ()
 
     def __post_init__(self):
-        if not 0 <= self.label_smoothing < 1:
-            raise LabError(f"task.label_smoothing = {self.label_smoothing} is not in [0, 1)")
+        fractions(self, "task", "label_smoothing")
         if len(self.mean) != len(self.std) or min(self.std, default=1) <= 0:
             raise LabError(
                 f"task.mean = {self.mean} and task.std = {self.std}: a number for each channel, "
@@ -67,43 +60,36 @@ SECTIONS = {
 }
 
 
-class ImageClassification:
-    """The task; what a batch holds stands at `data.images.batches.load`."""
+class ImageClassification(Labelled):
+    """The class of an image.
 
-    CONFIG_LABELS = True
+    A batch holds `image` (uint8 [rows, height, width, channels]), `label` (int32 [rows], or float32
+    [rows, classes], the share of each class, where images are mixed) and `mask` (False at a row
+    that only fills the batch). Two grey images of 2 x 2 pixels:
 
-    def __init__(
-        self,
-        model_kind: str,
-        model_config: Any,
-        sections: dict[str, Any],
-        assets: dict[str, bytes] | None = None,
-        seed: int = 0,
-        rows_multiple: int = 1,
-    ):
-        if model_kind not in FAMILIES:
-            valid = " or ".join(f'"{kind}"' for kind in FAMILIES)
-            raise LabError(f'model.kind = "{model_kind}" does not go with this task: use {valid}')
-        self.config, self.sections, self.seed = sections["task"], sections, seed
-        self.batch: batches.ImageBatchConfig = sections["batch"]
-        self.batch.check(rows_multiple)
-        stored = {name: json.loads((assets or {}).get(name, b"{}")) for name in (FORM, LABELS)}
-        self._form, data = stored[FORM], sections["data"]
+        image  [[[[0], [80]], [[160], [0]]], [[[0], [80]], [[160], [240]]]]
+        label  [0, 1]
+        mask   [1, 1]
+    """
+
+    NEEDS, COUNTED = ImageEncoder, "images"
+
+    def check(self, model_kind: str, model_config: Any) -> None:
+        super().check(model_kind, model_config)
+        self.batch: batches.ImageBatchConfig = self.sections["batch"]
+        self._form = json.loads((self.assets_given or {}).get(FORM, b"{}"))
+        data = self.sections["data"]
         self.data_config = replace(
             data,
             size=data.size or tuple(self._form.get("size", ())),
             channels=data.channels or self._form.get("channels", 0),
         )
-        self.labels: list[str] = stored[LABELS] or self.data.labels
-        self.model_config = replace(
-            model_config,
-            head="classes",
-            classes=len(self.labels),
-            image_size=self.size,
-            channels=self.channels,
-        )
-        self.family = models.family(model_kind)
-        self.model = self.family.build(self.model_config)
+
+    def fit(self, model_config: Any) -> Any:
+        """With an output for each class, for images of the data's size and channels."""
+        size, channels, classes = self.size, self.channels, len(self.labels)
+        form = {"image_size": size, "channels": channels}
+        return replace(model_config, head="classes", classes=classes, **form)
 
     # The form of the images.
 
@@ -132,15 +118,10 @@ class ImageClassification:
         """An image file as the model takes it, before the normalisation."""
         return read_image(path, self.channels, self.size, self.data_config.background)
 
-    @cached_property
-    def class_weights(self) -> np.ndarray | None:
-        train = lambda: (self.labels[i] for i in self.split("train").labels)  # noqa: E731
-        return class_weights(self.config.class_weights, self.labels, train)
+    def train_labels(self) -> Iterator[str]:
+        return (self.labels[i] for i in self.examples("train").labels)
 
     # What the trainer compiles.
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        return self.model.init(key, *self.family.example_inputs())["params"]
 
     def apply(self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None = None) -> Any:
         """The model's outputs; images are normalised on the device, where they come as bytes."""
@@ -173,55 +154,50 @@ class ImageClassification:
     def data(self) -> sources.ImageSplits:
         return sources.load_images(self.data_config)
 
-    def split(self, name: str) -> sources.Images:
-        """A split; LabError if its classes are not the model's."""
+    def examples(self, split: str) -> sources.Images:
+        """The images of a split; LabError if their classes are not the model's."""
         if self.data.labels != self.labels:
             raise LabError(
                 f"the data has the classes {', '.join(self.data.labels)[:200]}, the checkpoint "
                 f"{', '.join(self.labels)[:200]}: train on data with the same ones"
             )
-        return getattr(self.data, name)
+        return super().examples(split)
 
     @cached_property
-    def _plan(self) -> Any:
-        return batches.train_plan(self.split("train"), self.batch.rows, self.seed)
-
-    def steps_per_epoch(self) -> int:
-        return self._plan.batches_per_epoch
+    def train_plan(self) -> RowPlan:
+        return batches.train_plan(self.examples("train"), self.batch.rows, self.seed)
 
     def train_batches(self) -> batches.Batches:
-        augment, count = self.sections["augment"], len(self.labels)
-        return batches.train_batches(
-            self._plan, self.data.train, augment, count, self.batch.workers
-        )
+        how = self.sections["augment"], len(self.labels), self.batch.workers
+        return batches.train_batches(self.train_plan, self.data.train, *how)
 
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> Shapes:
         rows = self.batch.rows
-        mixed = self.sections["augment"].mixes
-        label = shapes_of((rows, len(self.labels)) if mixed else (rows,),
-                          label=np.float32 if mixed else np.int32)  # fmt: skip
+        label = shapes_of((rows,), label=np.int32)
+        if self.sections["augment"].mixes:
+            label = shapes_of((rows, len(self.labels)), label=np.float32)
         image = shapes_of((rows, *self.size, self.channels), image=np.uint8)
         return {**image, **label, **shapes_of((rows,), mask=bool)}
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        return batches.in_order(self.split(split), self.batch.rows)
+        return batches.in_order(self.examples(split), self.batch.rows)
 
-    def fingerprint(self) -> str:
-        return self.data.content
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        return {"examples": int(batch["mask"].sum())}
 
     # Scores and predictions.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Of a finished transformer also each layer's attention distance, on a split's first batch,
         in patches, the mean over heads and images (Dosovitskiy 2021, figure 7, right)."""
-        values = {"num_examples": float(len(self.split(split)))}
+        values = {"num_examples": float(len(self.examples(split)))}
         if not values["num_examples"]:
-            return Scores({}, [], {})
+            return Scores()
         if final and hasattr(self.model_config, "grid"):
             batch = next(self.eval_batches(split))
             for i, sums in enumerate(self._distances(params, place(batch))):
                 values[f"attention_distance_{i}"] = float(ratio(sums))
-        return Scores(values, [], {})
+        return Scores(values)
 
     @cached_property
     def _distances(self) -> Callable[[Params, Batch], list[Pair]]:
@@ -246,38 +222,27 @@ class ImageClassification:
 
     def predict(self, params: Params, paths: Sequence[str], place: Place) -> list[dict]:
         """The class of each image file, its probability, and those of all classes."""
-        found = []
-        for first in range(0, len(paths), self.batch.rows):
-            some = paths[first : first + self.batch.rows]
-            image = np.zeros((self.batch.rows, *self.size, self.channels), np.uint8)
-            image[: len(some)] = [self.read(path) for path in some]
-            batch = place({"image": image, "mask": np.arange(len(image)) < len(some)})
-            chances = np.asarray(jax.nn.softmax(self._logits(params, batch)))
-            for path, row in zip(some, chances, strict=False):
-                shares = {name: float(c) for name, c in zip(self.labels, row, strict=True)}
-                best = self.labels[int(row.argmax())]
-                found.append(
-                    {"image": path, "label": best, "probability": shares[best],
-                     "probabilities": shares}
-                )  # fmt: skip
-        return found
+        chances = []
+        images = np.stack([self.read(path) for path in paths])
+        for image, count in parts_of(images, self.batch.rows):
+            batch = place({"image": image, "mask": np.arange(len(image)) < count})
+            chances += [*np.asarray(jax.nn.softmax(self._logits(params, batch)))[:count]]
+        rows = zip(paths, chances, strict=True)
+        return [{"image": path, **self.likeliest(row)} for path, row in rows]
 
     # What the run reports and keeps.
 
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        return {"examples": int(batch["mask"].sum())}
-
     def assets(self) -> dict[str, bytes]:
         form = {"size": self.size, "channels": self.channels, **self.normalise._asdict()}
-        return {FORM: json.dumps(form).encode(), LABELS: json.dumps(self.labels).encode()}
+        return {FORM: json.dumps(form).encode(), **super().assets()}
 
-    def report(self) -> list[str]:
-        counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
-        classes = {s: {self.labels[i] for i in getattr(self.data, s).classes()} for s in SPLITS}
+    def classes(self) -> dict[str, set[str]]:
+        parts = {split: getattr(self.data, split) for split in SPLITS}
+        return {split: {self.labels[i] for i in part.classes()} for split, part in parts.items()}
+
+    def details(self) -> list[str]:
         mean, std = ([round(x, 4) for x in values] for values in self.normalise)
         return [
-            f"images: {counts}; licence: {self.data.licence}",
-            *remarks(self.data.report, self.data_config, classes),
             f"{self.size[0]} x {self.size[1]} x {self.channels}, mean {mean}, deviation {std}; "
             f"{len(self.labels)} classes",
             f"batches: {self.steps_per_epoch():,} an epoch, one shape: {self.batch.rows} rows",

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -10,7 +9,7 @@ from jaxtyping import UInt8
 from transformer_lab import text
 from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.images import pixels, sources
-from transformer_lab.data.splits import SPLITS, Splits, remarks
+from transformer_lab.data.splits import SPLITS, Splits
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generator
 from transformer_lab.errors import LabError
@@ -53,25 +52,27 @@ SECTIONS = {
 class ImageModeling(LanguageModeling):
     """Language modelling of images as texts, a character a pixel: level i has the id 4 + i.
 
-    A row of a batch holds whole images. `bits_per_pixel` counts the end token's bits too.
+    A row of a batch holds whole images. `bits_per_pixel` counts the end token's bits too. Two
+    images of four pixels in the levels 0, 1, 2, 0 and 0, 1, 2, 3, behind the start token (2):
+
+        tokens   [[2, 4, 5, 6, 4], [2, 4, 5, 6, 7]]
+        targets  [[4, 5, 6, 4, 1], [4, 5, 6, 7, 1]]
+        mask     [[1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]
+        bytes    [4, 4]
     """
 
-    def __init__(
-        self,
-        model_kind: str,
-        model_config: Any,
-        sections: dict[str, Any],
-        assets: dict[str, bytes] | None = None,
-        seed: int = 0,
-        rows_multiple: int = 1,
-    ):
-        config = text.TokenizerConfig(kind="char")
-        letters = pixels.LEVELS[: sections["task"].levels]
-        files = assets or text.train(config, [letters]).to_files()
-        super().__init__(model_kind, model_config, sections, files, seed, rows_multiple)
-        self.first = self.tokenizer.encode(letters)[0]
-        if self.tokenizer.vocab_size != self.first + len(letters):
+    PREPARED, COUNTED = "", "images"
+
+    def find_tokenizer(self) -> text.Tokenizer:
+        letters = pixels.LEVELS[: self.config.levels]
+        if self.assets_given:
+            found = text.load(self.assets_given)
+        else:
+            found = text.train(text.TokenizerConfig(kind="char"), [letters])
+        self.first = found.encode(letters)[0]
+        if found.vocab_size != self.first + len(letters):
             raise LabError(f"task.levels = {len(letters)}, but the checkpoint's are others")
+        return found
 
     @cached_property
     def _splits(self) -> sources.ImageSplits:
@@ -96,7 +97,7 @@ class ImageModeling(LanguageModeling):
         return found
 
     @cached_property
-    def documents(self) -> Splits:
+    def data(self) -> Splits:
         texts = {split: pixels.to_texts(self.images[split]) for split in SPLITS}
         return Splits(**texts, report=self._splits.report,
                                    licence=self._splits.licence)  # fmt: skip
@@ -136,26 +137,20 @@ class ImageModeling(LanguageModeling):
         what is given, what the model made of it, and the image."""
         images = self.images[split]
         if not final or not len(images):
-            return Scores({}, [], {})
+            return Scores()
         levels, some = self.config.levels, images[: self.config.samples]
         values = {"bits_per_pixel_blind": pixels.blind_bits(self.images["train"], images, levels)}
         if not len(some):
-            return Scores(values, [], {})
+            return Scores(values)
         half = some.astype(float)
         half.reshape(len(some), -1)[:, self.given(some) :] = np.nan
         made = self.complete(params, some, place)
         rows = np.concatenate([half[:, None], made, some[:, None]], axis=1)
-        return Scores(values, [], {}, {"completions.png": pixels.sheet(rows, levels)})
+        return Scores(values, files={"completions.png": pixels.sheet(rows, levels)})
 
-    def report(self) -> list[str]:
-        plan, (_, height, width) = self._train[0], self.images["train"].shape
-        counts = ", ".join(f"{name} {count:,}" for name, count in self._splits.report.items())
-        return [
-            f"images: {counts}; licence: {self._splits.licence}",
-            *remarks(self._splits.report, self.sections["data"]),
-            f"{height} x {width} pixels of {self.config.levels} levels; batches: {len(plan):,} an "
-            f"epoch, {100 * plan.padding_share():.1f} % padding",
-        ]
+    def details(self) -> list[str]:
+        _, height, width = self.images["train"].shape
+        return [f"{height} x {width} pixels of {self.config.levels} levels; {self.describe_plan()}"]
 
 
 build = ImageModeling

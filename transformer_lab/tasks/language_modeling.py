@@ -2,35 +2,27 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array
 
-from transformer_lab import models, text
+from transformer_lab import text
 from transformer_lab.data import documents, packing, shard_rows
 from transformer_lab.data.batching import BatchPlan, RowsConfig
-from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.shards import Shards, open_shards
-from transformer_lab.data.splits import Splits, remarks
+from transformer_lab.data.splits import Splits
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated, Generator
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least, known
+from transformer_lab.models.base import LanguageModel
 from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics
-from transformer_lab.tasks.base import (
-    Batch,
-    HostBatch,
-    Params,
-    Place,
-    Scores,
-    shapes_of,
-    table_size,
-)
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
+from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.text.stream import continuation
 
 LAYOUTS = ("stream", "packed")
@@ -49,12 +41,8 @@ class LanguageModelingConfig:
     sample_prompt: int = 16  # tokens of the document that they continue
 
     def __post_init__(self):
-        if self.layout not in LAYOUTS:
-            valid = " or ".join(LAYOUTS)
-            raise LabError(f'task.layout = "{self.layout}" is unknown: use {valid}')
-        for name in ("eval_length", "eval_stride", "samples"):
-            if getattr(self, name) < 0:
-                raise LabError(f"task.{name} = {getattr(self, name)} must not be negative")
+        known("task.layout = ", self.layout, LAYOUTS)
+        at_least(self, "task", 0, "eval_length", "eval_stride", "samples")
         if min(self.other_lengths, default=1) < 1:
             raise LabError(f"task.other_lengths = {self.other_lengths} must be at least 1 each")
 
@@ -68,67 +56,52 @@ SECTIONS = {
 }
 
 
-class LanguageModeling:
-    """The task: what a batch holds, its loss, its scores.
+class LanguageModeling(Task):
+    """The next token of documents.
 
     A batch holds `tokens`, `targets` (int32 [rows, length], the next token) and `mask` (True where
-    a target counts); packed rows have `segments`, prefix models `prefix`, evaluation `bytes`.
+    a target counts); packed rows have `segments`, prefix models `prefix`, evaluation `bytes`, those
+    of the text that a row counts. "the dog sat ." and "a cat .", each behind the end (1) of the
+    document before:
+
+        tokens   [[1, 10, 7, 9, 4], [1, 5, 6, 4, 0]]
+        targets  [[10, 7, 9, 4, 1], [5, 6, 4, 1, 0]]
+        mask     [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+        bytes    [13, 7]
     """
 
-    def __init__(
-        self,
-        model_kind: str,
-        model_config: Any,
-        sections: dict[str, Any],
-        assets: dict[str, bytes] | None = None,
-        seed: int = 0,
-        rows_multiple: int = 1,
-    ):
-        self.config: LanguageModelingConfig = sections["task"]
-        self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
-        sections["batch"].check(rows_multiple)
-        length = sections["batch"].length
+    PREPARED, COUNTED = "language_modeling", "documents"
+    NEEDS, load_data = LanguageModel, documents.load_documents
+
+    def check(self, model_kind: str, model_config: Any) -> None:
+        super().check(model_kind, model_config)
+        length, others = self.sections["batch"].length, self.config.other_lengths
         self.eval_length = self.config.eval_length or length
         half = -(-self.eval_length // 2)
         self.eval_stride = min(self.config.eval_stride or half, self.eval_length)
-        if max(length, self.eval_length, *self.config.other_lengths) > model_config.max_length:
+        if max(length, self.eval_length, *others) > model_config.max_length:
             raise LabError(
                 f"batch.length = {length}, task.eval_length = {self.eval_length} and "
-                f"task.other_lengths = {self.config.other_lengths} must be within "
+                f"task.other_lengths = {others} must be within "
                 f"model.max_length = {model_config.max_length}"
             )
-        self.tokenizer = None if assets is None else text.load(assets)
-        if self.tokenizer is None and self.reads_shards:
-            self.tokenizer = self.shards.tokenizer()
-        elif self.tokenizer is None:
-            self.tokenizer = text.train(sections["tokenizer"], self.documents.train, seed)
-        size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
-        self.model_config = replace(model_config, vocab_size=size)
-        self.family = models.family(model_kind)
-        self.model = self.family.build(self.model_config)
         self._generators: dict[Place | None, Generator] = {}
 
     # What the trainer compiles.
 
-    def init(self, key: Key[Array, ""]) -> Params:
-        return self.model.init(key, *self.family.example_inputs())["params"]
-
-    def loss(
-        self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
+    def sums(
+        self, params: Params, batch: Batch, dropout_key, training: bool = False
     ) -> dict[str, Pair]:
-        return {"loss": self._metrics(params, batch, dropout_key)["loss"]}
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """Also bits per byte of text, in which tokenizers compare."""
-        found = self._metrics(params, batch, None)
-        nats, _ = found["nll"]
-        return {**found, "bits_per_byte": (nats / math.log(2), batch["bytes"].sum())}
-
-    def _metrics(self, params, batch, dropout_key):
+        """The cross-entropy of the next token; an evaluation also gives the bits per byte of text,
+        in which tokenizers compare."""
         inputs = batch["tokens"], dropout_key, batch.get("segments")
-        more = {"prefix": batch["prefix"]} if self.model.reads_prefix else {}
+        more = {"prefix": batch.get("prefix")} if self.model.reads_prefix else {}
         scores = self.model.apply({"params": params}, *inputs, labels=batch["targets"], **more)
-        return token_metrics(scores, batch["targets"], batch["mask"])
+        found = token_metrics(scores, batch["targets"], batch["mask"])
+        if not training:
+            nats, _ = found["nll"]
+            found["bits_per_byte"] = nats / math.log(2), batch["bytes"].sum()
+        return found
 
     # Data.
 
@@ -141,37 +114,15 @@ class LanguageModeling:
             return tokenizer.text_start
         return tokenizer.eos_id if self.config.layout == "stream" else tokenizer.bos_id
 
-    @property
-    def reads_shards(self) -> bool:
-        """Whether the training documents lie in a prepared directory."""
-        return self.sections["data"].source == "shards"
-
     @cached_property
-    def shards(self) -> Shards | None:
-        """That directory."""
-        if not self.reads_shards:
-            return None
-        settings = self.sections["data"], self.sections["tokenizer"]
-        return open_shards(*settings, "language_modeling", self.tokenizer)
-
-    @cached_property
-    def documents(self) -> Splits:
-        if self.shards:
-            return documents.prepared_documents(self.shards)
-        return documents.load_documents(self.sections["data"])
+    def data(self) -> Splits:
+        return documents.prepared_documents(self.shards) if self.shards else super().data
 
     def encode_split(self, split: str) -> tuple[Ragged, np.ndarray]:
         """Token ids of each document, and its bytes of UTF-8."""
-        texts = getattr(self.documents, split)
+        texts = self.examples(split)
         sizes = np.asarray([len(t.encode()) for t in texts], np.int64)
         return Ragged.from_lists(self.tokenizer.encode_batch(texts)), sizes
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.shards.fingerprint if self.shards else self.documents.fingerprint()
 
     @cached_property
     def _train(self) -> tuple[BatchPlan, Callable[..., HostBatch]]:
@@ -183,11 +134,13 @@ class LanguageModeling:
             return shard_rows.training_rows(self.shards, *how, *marks)
         return packing.training_rows(self.encode_split("train")[0], *how, *marks)
 
-    def steps_per_epoch(self) -> int:
-        return self._train[0].batches_per_epoch
+    @property
+    def train_plan(self) -> BatchPlan:
+        return self._train[0]
 
-    def train_batches(self) -> Batches:
-        return Batches(*self._train, by_rows=self.shards is not None)
+    @property
+    def load_train(self) -> Callable[..., HostBatch]:
+        return self._train[1]
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each target of each document once, with a stride less of context than the length."""
@@ -198,7 +151,7 @@ class LanguageModeling:
         shape = (length, -(-length // 2)) if length else (self.eval_length, self.eval_stride)
         return packing.eval_windows(ids, *shape, rows, start, eos, sizes)
 
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> Shapes:
         shape = self.sections["batch"].rows, self.sections["batch"].length
         names = {"tokens": np.int32, "targets": np.int32, "mask": bool}
         if self.config.layout == "packed":
@@ -206,6 +159,9 @@ class LanguageModeling:
         if self.model.reads_prefix:
             names["prefix"] = bool
         return shapes_of(shape, **names)
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        return {"tokens": int(batch["mask"].sum())}
 
     # Generation.
 
@@ -225,17 +181,9 @@ class LanguageModeling:
     def generator(self, place: Place | None = None) -> Generator:
         """Continues prompts; it keeps what is compiled."""
         if place not in self._generators:
-            decode, tok = self.sections["decode"], self.tokenizer
-            rows = -(-decode.batch_size // self.rows_multiple) * self.rows_multiple
-            # Rows of the table that no piece has.
-            banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
-            self._generators[place] = Generator(
-                self.model,
-                replace(decode, batch_size=rows, banned_tokens=banned),
-                eos_id=tok.eos_id,
-                rows_multiple=self.rows_multiple,
-                place=place,
-            )
+            how = {"eos_id": self.tokenizer.eos_id, "rows_multiple": self.rows_multiple}
+            made = Generator(self.model, self.decode_settings(), **how, place=place)
+            self._generators[place] = made
         return self._generators[place]
 
     def stops(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
@@ -282,7 +230,7 @@ class LanguageModeling:
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Of the finished model: samples, bits per byte at other lengths, and the tokenizer's
         `tokens_per_word` and `unknown_rate`."""
-        every = getattr(self.documents, split) if final else []
+        every = self.examples(split) if final else []
         texts, values = every[: self.config.samples], {}
         if any(map(str.split, every)):
             values |= text.statistics(self.tokenizer, every)
@@ -292,7 +240,7 @@ class LanguageModeling:
             nats = sum(float(self._nats(params, place(batch)).sum()) for batch in batches)
             values[f"bits_per_byte_{length}"] = nats / math.log(2) / max(int(sizes.sum()), 1)
         if not texts:
-            return Scores(values, [], {})
+            return Scores(values)
         cut = [self.tokenizer.encode(t)[: self.config.sample_prompt + 40] for t in texts]
         prompts = [ids[: self.config.sample_prompt] for ids in cut]
         starts = [[self.start_id, *ids] for ids in prompts]
@@ -302,18 +250,11 @@ class LanguageModeling:
             (decode(ids), self.text_of(outs[0], ids), self.continuation(ids, whole[len(ids) :]))
             for ids, outs, whole in zip(prompts, found, cut, strict=True)
         ]
-        return Scores(values, rows, {})
+        return Scores(values, rows)
 
-    # What the run reports and keeps.
+    # What the run reports.
 
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        return {"tokens": int(batch["mask"].sum())}
-
-    def assets(self) -> dict[str, bytes]:
-        return self.tokenizer.to_files()
-
-    def report(self) -> list[str]:
-        plan, docs = self._train[0], self.documents
+    def details(self) -> list[str]:
         new, prompt = self.sections["decode"].max_new_tokens, self.config.sample_prompt
         if self.config.samples and new + prompt + 1 > self.model_config.max_length:
             raise LabError(
@@ -321,21 +262,19 @@ class LanguageModeling:
                 f"decode.max_new_tokens = {new} do not fit model.max_length = "
                 f"{self.model_config.max_length}: lower one of them, or set task.samples = 0"
             )
-        counts = ", ".join(f"{name} {count:,}" for name, count in docs.report.items())
         vocabulary = f"vocabulary: {self.tokenizer.vocab_size:,} pieces"
-        if sample := (docs.validation or docs.train)[:50]:
-            stats = text.statistics(self.tokenizer, sample)
-            vocabulary += (
-                f", {stats['tokens_per_word']:.2f} tokens a word, "
-                f"{100 * stats['unknown_rate']:.2f} % unknown"
-            )
+        if sample := (self.data.validation or self.data.train)[:50]:
+            vocabulary += f", {self.describe_tokens(sample)}"
         return [
-            f"documents: {counts}; licence: {docs.licence}",
-            *remarks(docs.report, self.sections["data"]),
             vocabulary,
-            f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
+            f"{self.describe_plan()}, "
             f"one shape: {self.sections['batch'].rows} rows of {self.sections['batch'].length}",
         ]
+
+    def describe_plan(self) -> str:
+        """How many batches an epoch has, and how much of them is padding."""
+        plan = self.train_plan
+        return f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding"
 
 
 build = LanguageModeling

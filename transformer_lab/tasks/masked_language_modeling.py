@@ -13,11 +13,11 @@ from transformer_lab.data import documents, sentence_pairs
 from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.masking import Masker, MaskingConfig
 from transformer_lab.data.pipeline import Batches
-from transformer_lab.data.splits import Splits
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
-from transformer_lab.tasks.reading import Reading, ragged
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.building import Shapes, shapes_of
+from transformer_lab.tasks.encoder_task import EncoderTask, ragged
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,32 @@ SECTIONS = {
 }
 
 
-class MaskedLanguageModeling(Reading):
-    """A batch holds `tokens`, `tokens_mask`, `types` [rows, length]; the hidden `places`, their
-    `labels`, and `chosen` (where there is one) [rows, P]; `is_random` [rows]."""
+class MaskedLanguageModeling(EncoderTask):
+    """Tokens that are hidden, and whether a second segment follows the first.
 
-    def __init__(self, model_kind, model_config, sections, *args, **kwargs):
-        self.HEAD = "mlm_nsp" if sections["task"].next_sentence else "mlm"
-        super().__init__(model_kind, model_config, sections, *args, **kwargs)
+    A batch holds `tokens`, `tokens_mask` and `types` (1 in the second segment) [rows, length];
+    `places`, where tokens are hidden, `labels`, what they were, and `chosen`, True where there is
+    one [rows, P]; `is_random` [rows], 1 where the second segment is of another document, and
+    `sentence_weight` [rows], with which both losses are one sum. "[CLS] it . [MASK] [SEP] dog sat
+    [SEP]", where "a" (11) is hidden, and "[CLS] dog sat . [SEP] it . [SEP]", where the "." (10) at
+    place 3 is chosen but stays:
+
+        tokens       [[2, 23, 10, 4, 1, 28, 25, 1], [2, 28, 25, 10, 1, 23, 10, 1]]
+        tokens_mask  [[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1]]
+        types        [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
+        places       [[3, 0], [3, 0]]
+        labels       [[11, 0], [10, 0]]
+        chosen       [[1, 0], [1, 0]]
+        is_random    [1, 1]
+        sentence_weight  [1, 1]
+    """
+
+    TRAINED = ("loss", "mlm_loss", "nsp_loss")
+    load_data = documents.load_documents
+
+    @property
+    def HEAD(self) -> str:
+        return "mlm_nsp" if self.config.next_sentence else "mlm"
 
     def row_limit(self) -> int:
         return self.sections["batch"].length
@@ -54,22 +73,12 @@ class MaskedLanguageModeling(Reading):
     def slots(self) -> tuple[int, int]:
         return self.sections["batch"].rows * self.sections["batch"].length, self.rows_multiple
 
-    def check_rows(self, rows_multiple: int) -> None:
-        self.sections["batch"].check(rows_multiple)
-
-    @cached_property
-    def data(self) -> Splits:
-        return documents.load_documents(self.sections["data"])
-
-    def train_texts(self) -> Iterator[str]:
-        return iter(self.data.train)
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.data.fingerprint()
+    def check(self, model_kind, model_config) -> None:
+        self.sections["batch"].check(self.rows_multiple)
 
     @cached_property
     def masker(self) -> Masker:
+        """Chooses the tokens to hide, and what stands in their stead."""
         return Masker(self.tokenizer, self.sections["masking"])
 
     @cached_property
@@ -80,7 +89,7 @@ class MaskedLanguageModeling(Reading):
         return Masker(self.tokenizer, plain)
 
     def _sentences(self, split: str) -> sentence_pairs.Sentences:
-        found = map(sentence_pairs.split_sentences, getattr(self.data, split))
+        found = map(sentence_pairs.split_sentences, self.examples(split))
         return sentence_pairs.Sentences.encode(found, self.tokenizer)
 
     def unigram_loss(self) -> float:
@@ -93,15 +102,9 @@ class MaskedLanguageModeling(Reading):
         return float(np.log(counts.sum()) - np.log(counts[held_out]).mean())
 
     def _plan(self, split: str, dynamic: bool) -> sentence_pairs.PairPlan:
-        return sentence_pairs.PairPlan(
-            self._sentences(split),
-            self.limit,
-            self.sections["batch"].rows,
-            self.seed,
-            self.config.next_sentence,
-            self.config.short_probability,
-            dynamic,
-        )
+        task, rows = self.config, self.sections["batch"].rows
+        how = self.limit, rows, self.seed, task.next_sentence, task.short_probability, dynamic
+        return sentence_pairs.PairPlan(self._sentences(split), *how)
 
     @cached_property
     def train_plan(self) -> sentence_pairs.PairPlan:
@@ -115,7 +118,7 @@ class MaskedLanguageModeling(Reading):
         batch["sentence_weight"] = np.full(len(ids), weight, np.float32)
         return batch
 
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> Shapes:
         rows, length = self.sections["batch"].rows, self.limit
         hidden = rows, self.masker.places(length)
         return {
@@ -129,39 +132,28 @@ class MaskedLanguageModeling(Reading):
         return Batches(plan, partial(self._load, plan.sentences, self.masker))
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        if not getattr(self.data, split):
-            return
-        plan = self._plan(split, dynamic=False)
-        for _, ids in plan:
-            yield self._load(plan.sentences, self.eval_masker, ids, plan.shapes[0])
+        if self.examples(split):
+            plan = self._plan(split, dynamic=False)
+            for _, ids in plan:
+                yield self._load(plan.sentences, self.eval_masker, ids, plan.shapes[0])
 
-    def report(self) -> list[str]:
+    def classes(self) -> None:
+        """Documents have none."""
+
+    def details(self) -> list[str]:
         levels = ["next sentence 0.693"] if self.config.next_sentence else []
         if self.data.validation:
             levels.insert(0, f"masked tokens {self.unigram_loss():.3f} by frequency")
         blind = [f"nats of a model that reads nothing: {', '.join(levels)}"] if levels else []
-        return [*super().report(), *blind]
+        return [*super().details(), *blind]
 
-    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
-        found = self._metrics(params, batch, dropout_key)
-        return {name: pair for name, pair in found.items() if name.endswith("loss")}
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self._metrics(params, batch, None)
-
-    def _metrics(self, params, batch, dropout_key):
+    def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
         """`loss` is the mean of the masked tokens' plus the mean of the sentences'."""
         types = batch["types"] if self.model_config.types > 1 else None
         labels, chosen = batch["labels"], batch["chosen"]
-        out = self.model.apply(
-            {"params": params},
-            batch["tokens"],
-            batch["tokens_mask"],
-            types,
-            dropout_key,
-            places=batch["places"],
-            labels=labels,
-        )
+        inputs = batch["tokens"], batch["tokens_mask"], types, dropout_key
+        hidden = {"places": batch["places"], "labels": labels}
+        out = self.model.apply({"params": params}, *inputs, **hidden)
         nats = masked_sum(cross_entropy(out["mlm"], labels), chosen)
         right = (out["mlm"].best == labels).astype(jnp.float32)
         found = {"loss": nats, "mlm_loss": nats, "mlm_accuracy": masked_sum(right, chosen)}
@@ -177,31 +169,29 @@ class MaskedLanguageModeling(Reading):
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Sentences of the finished model with a word hidden."""
-        texts = getattr(self.data, split)[: self.config.samples if final else 0]
         rows = []
-        for whole in texts:
+        for whole in self.examples(split)[: self.shown(final)]:
             words = " ".join(sentence_pairs.split_sentences(whole)[:2]).split()[:40]
-            hidden, at = words.copy(), len(words) // 2
-            hidden[at] = "[MASK]"
-            line = " ".join(hidden)
+            at = len(words) // 2
+            line = " ".join([*words[:at], "[MASK]", *words[at + 1 :]])
             best = self.predict(params, [line], place)[0]["fills"]
             rows.append((line, ", ".join(f"{t} {c:.2f}" for t, c in best), words[at]))
-        return Scores({}, rows, {})
+        return Scores({}, rows)
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
         """The five likeliest pieces for each text's one [MASK]."""
         if any(line.count("[MASK]") != 1 for line in texts):
             raise LabError("write one [MASK] in each text, where a word is hidden")
-        encoded = []
+        mask, encoded = self.masker.mask_id, []
         for line in texts:
-            before, after = (self.tokenizer.encode(part) for part in line.split("[MASK]"))
-            encoded.append(self.encode([*before, self.masker.mask_id, *after]))
-        logits = self.outputs(params, ragged(encoded), {}, place, "mlm")
-        found = []
-        for line, ids, values in zip(texts, encoded, logits, strict=True):
-            if self.masker.mask_id not in ids:
+            before, after = map(self.tokenizer.encode, line.split("[MASK]"))
+            encoded.append(self.encode([*before, mask, *after]))
+            if mask not in encoded[-1]:
                 raise LabError(f"[MASK] stands beyond {self.limit} tokens: {line[:60]}")
-            chances = np.array(jax.nn.softmax(values[ids.index(self.masker.mask_id)]))
+        found = []
+        logits = self.outputs(params, ragged(encoded), {}, place, "mlm")
+        for line, ids, values in zip(texts, encoded, logits, strict=True):
+            chances = np.array(jax.nn.softmax(values[ids.index(mask)]))
             chances[list(self.tokenizer.unused(len(chances)))] = -1.0  # they mean nothing
             best = np.argsort(-chances)[:5]
             fills = [(self.tokenizer.piece(i), float(chances[i])) for i in best]

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, UInt8
 from transformer_lab.data import emoji
 from transformer_lab.data.drawings import plain
 from transformer_lab.data.images.reading import read_image
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
+from transformer_lab.tasks.building import parts_of
 
 Vectors = Float[np.ndarray, "n d"]
 
@@ -29,18 +30,14 @@ def recalls(
     return {f"{name}{k}": float((before < k).mean()) for k in ranks}
 
 
-class Naming:
-    """A mix-in: a task has `data`, `config`, `model_config`, `rows`, `size`, `encode_texts`,
-    `apply` and `pixels`."""
+class Naming(Task):
+    """A task on two towers, which has `rows`, `size`, `encode_texts`, `apply` and `pixels`."""
 
-    data: emoji.Emoji
-    config: Any
-    model_config: Any
     rows: int  # of a batch
-    size: tuple[int, int]
+    size: tuple[int, int]  # of an image, in pixels
     encode_texts: Callable[[Sequence[str]], HostBatch]
-    apply: Callable[..., Any]
-    pixels: Callable[[Array], Array]
+    apply: Callable[..., Any]  # the model
+    pixels: Callable[[Array], Array]  # an image's bytes as the model takes them
 
     @cached_property
     def _encoders(self) -> dict[str, Callable[[Params, Batch], Array]]:
@@ -50,27 +47,24 @@ class Naming:
 
     def _vectors(self, params: Params, name: str, values: np.ndarray, place: Place) -> Vectors:
         found = [np.zeros((0, self.model_config.common_width), np.float32)]
-        for first in range(0, len(values), self.rows):
-            part = values[first : first + self.rows]
-            fill = [(0, self.rows - len(part)), *[(0, 0)] * (part.ndim - 1)]
-            out = self._encoders[name](params, place({name: np.pad(part, fill)}))
-            found.append(np.asarray(out)[: len(part)])
+        for part, count in parts_of(values, self.rows):
+            found.append(np.asarray(self._encoders[name](params, place({name: part})))[:count])
         return np.concatenate(found)
 
     def image_vectors(
         self, params: Params, images: UInt8[np.ndarray, "n h w c"], place: Place
     ) -> Vectors:
-        """Of length 1."""
+        """The vector of each image, of length 1."""
         return self._vectors(params, "image", images, place)
 
     def text_vectors(self, params: Params, texts: Sequence[str], place: Place) -> Vectors:
-        """Of length 1."""
+        """The vector of each text, of length 1."""
         return self._vectors(params, "tokens", self.encode_texts(texts)["tokens"], place)
 
     def class_vectors(
         self, params: Params, prompts: Sequence[Sequence[str]], place: Place
     ) -> Vectors:
-        """Of each class the mean of its prompts' vectors, of length 1 (Radford 2021, 3.1.4)."""
+        """The mean of the vectors of each class's prompts, of length 1 (Radford 2021, 3.1.4)."""
         flat = self.text_vectors(params, [one for some in prompts for one in some], place)
         starts = np.cumsum([0, *map(len, prompts)])[:-1]
         sums = np.add.reduceat(flat, starts, axis=0)
@@ -84,7 +78,7 @@ class Naming:
     def probabilities(
         self, params: Params, images: Vectors, classes: Vectors
     ) -> Float[np.ndarray, "n k"]:
-        """Of each class given the image; with a sigmoid of each by itself."""
+        """The probability of each class given each image; with a sigmoid loss of each by itself."""
         heat = jax.device_get(self.apply(params, method="temperature"))
         logits = heat["scale"] * images @ classes.T + heat["bias"]
         one = self.config.loss == "sigmoid"
@@ -93,9 +87,9 @@ class Naming:
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Naming without examples, retrieval both ways, categories, and of a finished model the
         other artist's drawings of the trained concepts."""
-        concepts, data = getattr(self.data, split), self.data
+        concepts, data = self.examples(split), self.data
         if not concepts:
-            return Scores({}, [], {})
+            return Scores()
         plainly = lambda pictures, rows: self.image_vectors(  # noqa: E731
             params, plain(pictures[rows], self.size), place
         )
@@ -111,7 +105,7 @@ class Naming:
         near = images @ self.text_vectors(params, whole, place).T
         values |= recalls("image_to_text_recall_", near, own, (1, 5, 10))
         values |= recalls("text_to_image_recall_", near.T, own, (1, 5, 10))
-        categories = [p for c in data.categories for p in [c.split(" & ") + [c]]]
+        categories = [[*c.split(" & "), c] for c in data.categories]
         prompts = [[p for part in parts for p in emoji.prompts(part)] for parts in categories]
         right = np.array([data.categories.index(c.category) for c in concepts])
         near = images @ self.class_vectors(params, prompts, place).T
@@ -120,9 +114,9 @@ class Naming:
             others = plainly(data.others, [c.other for c in data.train])
             near, own = others @ named(data.train).T, np.arange(len(data.train))
             values |= recalls("other_artist_top", near, own, (1, 5))
-        guesses = np.argsort(-(images @ names.T), axis=1)[: self.config.samples if final else 0, :3]
+        guesses = np.argsort(-(images @ names.T), axis=1)[: self.shown(final), :3]
         samples = [
             (concepts[i].code, ", ".join(concepts[j].name for j in row), concepts[i].name)
             for i, row in enumerate(guesses)
         ]
-        return Scores(values | {"num_examples": len(concepts)}, samples, {})
+        return Scores(values | {"num_examples": len(concepts)}, samples)

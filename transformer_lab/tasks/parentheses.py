@@ -1,30 +1,27 @@
 """Whether parentheses are balanced: classification of made-up texts, scored length by length."""
 
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
-from transformer_lab import text
 from transformer_lab.data import parentheses
-from transformer_lab.data.batching import BatchConfig
-from transformer_lab.data.splits import Splits
+from transformer_lab.tasks import classification
 from transformer_lab.tasks.base import Params, Place, Scores
-from transformer_lab.tasks.classification import Classification, ClassificationConfig
 
-SECTIONS = {
-    "task": ClassificationConfig,
-    "data": parentheses.ParenthesesConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = classification.SECTIONS | {"data": parentheses.ParenthesesConfig}
 
 
-class Parentheses(Classification):
-    """The same with `accuracy_N` of the finished model on texts of N symbols, and baselines."""
+class Parentheses(classification.Classification):
+    """Classification with `accuracy_N` of the finished model on N symbols, and baselines.
 
-    @cached_property
-    def data(self) -> Splits:
-        return parentheses.load(self.sections["data"])
+    "++--" is balanced, the class 0, and "+--+" is not:
+
+        tokens       [[2, 4, 4, 5, 5, 1, 0, 0], [2, 4, 5, 5, 4, 1, 0, 0]]
+        tokens_mask  [[1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 0, 0]]
+        label        [0, 1]
+    """
+
+    load_data = parentheses.load
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         found = super().score(params, split, place, final)
@@ -35,10 +32,10 @@ class Parentheses(Classification):
         for length in config.other_lengths:
             rows = parentheses.of_length(config, length, trained)
             fields = self.encode_texts([row.text for row in rows], [None] * len(rows))
-            gold = self._targets(f"length {length}", rows)
+            gold = self.targets(f"length {length}", rows)
             logits = np.stack(self.outputs(params, fields, {"label": gold}, place))
             values[f"accuracy_{length}"] = float((logits.argmax(axis=-1) == gold).mean())
-        return Scores(values, found.samples, found.notes)
+        return replace(found, values=values)
 
 
 build = Parentheses

@@ -7,15 +7,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab import text
 from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.reading import Reading, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 
 
 @dataclass(frozen=True)
@@ -29,12 +27,7 @@ class QuestionAnsweringConfig:
     samples: int = 8  # questions shown at the end
 
 
-SECTIONS = {
-    "task": QuestionAnsweringConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": QuestionAnsweringConfig, **TEXTS}
 
 
 class Window(NamedTuple):
@@ -55,15 +48,23 @@ class Answer(NamedTuple):
     gain: float
 
 
-class QuestionAnswering(Reading):
-    """A batch also holds `start` and `end` [rows]: places in the window, 0 if it has no answer."""
+class QuestionAnswering(EncoderTask):
+    """The span of a context that answers a question.
 
-    HEAD = "span"
+    A batch also holds `start` and `end` [rows]: the answer's first and last token in the row, 0 if
+    it has no answer. A row is a question with a window of its context. "who ran" asked of "n ran",
+    where "n" answers, and of "o ran", where nothing does:
+
+        tokens       [[2, 20, 18, 1, 13, 18, 1, 0], [2, 20, 18, 1, 14, 18, 1, 0]]
+        tokens_mask  [[1, 1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1, 0]]
+        start        [4, 0]
+        end          [4, 0]
+    """
+
+    HEAD, PER_ROW = "span", {"start": np.int32, "end": np.int32}
 
     def train_texts(self) -> Iterator[str]:
-        for row in self.data.train:
-            yield row.question
-            yield row.context
+        return (part for row in self.data.train for part in (row.question, row.context))
 
     def windows(self, number: int, question: str, ids: Sequence[int]) -> list[Window]:
         """[CLS] question [SEP] context [SEP], the context in overlapping parts if it is long."""
@@ -78,57 +79,46 @@ class QuestionAnswering(Reading):
             )
         stride = min(self.config.stride, room)
         starts = range(0, max(len(ids) - room, 0) + stride, stride)
-        return [
-            Window(
-                number,
-                [*head, *ids[at : at + room], self.tokenizer.eos_id],
-                at,
-                len(head),
-                len(ids[at : at + room]),
-            )
-            for at in starts
-        ]
+        parts = [(at, list(ids[at : at + room])) for at in starts]
+        eos = self.tokenizer.eos_id
+        return [Window(number, [*head, *p, eos], at, len(head), len(p)) for at, p in parts]
 
     def _windows(self, rows) -> tuple[list[Window], list[list[tuple[int, int]]]]:
         """The windows of all questions, and each context's character offsets by token."""
-        windows, offsets = [], []
-        for number, row in enumerate(rows):
-            ids, spans = self.tokenizer.encode_with_offsets(row.context)
-            windows += self.windows(number, row.question, ids)
-            offsets.append(spans)
-        return windows, offsets
+        encoded = [self.tokenizer.encode_with_offsets(row.context) for row in rows]
+        windows = [
+            window
+            for number, (row, (ids, _)) in enumerate(zip(rows, encoded, strict=True))
+            for window in self.windows(number, row.question, ids)
+        ]
+        return windows, [offsets for _, offsets in encoded]
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        rows = getattr(self.data, split)
+        rows = self.examples(split)
         windows, offsets = self._windows(rows)
-        places = [self._place(w, rows[w.question], offsets[w.question]) for w in windows]
-        start, end = np.asarray(places, np.int32).reshape(-1, 2).T
+        spans = [self._answer_in(w, rows[w.question], offsets[w.question]) for w in windows]
+        start, end = np.asarray(spans, np.int32).reshape(-1, 2).T
         return ragged([w.tokens for w in windows]), {"start": start, "end": end}
 
-    def _place(self, window: Window, row, spans) -> tuple[int, int]:
+    def _answer_in(self, window: Window, row, offsets) -> tuple[int, int]:
         """The first answer's first and last token in the window, or (0, 0)."""
         if row.impossible or not row.answers:
             return 0, 0
         answer, begin = row.answers[0]
         inside = [
-            i for i, (a, b) in enumerate(spans) if a < begin + len(answer) and b > begin and b > a
+            i for i, (a, b) in enumerate(offsets) if a < begin + len(answer) and b > begin and b > a
         ]
         if not inside or not window.first <= inside[0] <= inside[-1] < window.first + window.count:
             return 0, 0
         shift = window.place - window.first
         return inside[0] + shift, inside[-1] + shift
 
-    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
-        logits = self.apply(params, batch, dropout_key)["logits"]
-        mask = batch["tokens_mask"]
+    def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
+        """The mean of the cross-entropies of the start and of the end."""
+        logits, mask = self.apply(params, batch, dropout_key)["logits"], batch["tokens_mask"]
         logits = jnp.where(mask[..., None], logits, jnp.finfo(jnp.float32).min)
-        both = [
-            cross_entropy(logits[..., i], batch[name]) for i, name in enumerate(("start", "end"))
-        ]
+        both = [cross_entropy(logits[..., i], batch[name]) for i, name in enumerate(self.PER_ROW)]
         return {"loss": masked_sum((both[0] + both[1]) / 2, mask[:, 0])}
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self.loss(params, batch, None)
 
     def answers(self, params: Params, rows, place: Place) -> list[Answer]:
         """The best span of each question, over all windows of its context."""
@@ -162,9 +152,9 @@ class QuestionAnswering(Reading):
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Exact match and F1 in percent, by the official rules; also of the two kinds of questions
         where some have no answer."""
-        rows = getattr(self.data, split)
+        rows = self.examples(split)
         if not rows:
-            return Scores({}, [], {})
+            return Scores()
         guesses = self.answers(params, rows, place)
         may_lack = any(row.impossible for row in rows)
         threshold = self.config.null_threshold
@@ -173,21 +163,19 @@ class QuestionAnswering(Reading):
         exact, f1 = scores.squad(golds, texts)
         values = {"exact_match": exact, "f1": f1, **scores.squad_parts(golds, texts)}
         values["num_examples"] = len(rows)
-        shown = rows[: self.config.samples if final else 0]
+        shown = zip(rows[: self.shown(final)], texts, golds, strict=False)
         samples = [
             (f"{row.question} | {row.context[:200]}", guess, gold[0] if gold else "")
-            for row, guess, gold in zip(shown, texts, golds, strict=False)
+            for row, guess, gold in shown
         ]
-        return Scores(values, samples, {})
+        return Scores(values, samples)
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
         """The answer to each "question<tab>context"."""
-        rows = []
-        for line in texts:
-            question, tab, context = line.partition("\t")
-            if not tab:
-                raise LabError(f'"{line[:60]}": give a question, a tab and the context')
-            rows.append(labelled.Question("", context, question, [], False))
+        if wrong := [line for line in texts if "\t" not in line]:
+            raise LabError(f'"{wrong[0][:60]}": give a question, a tab and the context')
+        parts = [line.split("\t", 1) for line in texts]
+        rows = [labelled.Question("", context, question, [], False) for question, context in parts]
         found = self.answers(params, rows, place)
         return [
             {"question": row.question, "answer": a.text, "score": a.score, "gain": a.gain}

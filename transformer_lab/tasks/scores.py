@@ -13,8 +13,9 @@ from types import ModuleType
 
 from transformer_lab.errors import LabError
 
-Span = tuple[str, int, int]  # type, first word, one past the last
-
+_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval",
+             "rouge_score": "rouge-score"}  # fmt: skip
+WORDS = (4, 8, 16)  # of a source: where BLEU by length is divided
 _MARKED = re.compile("[BILOUSE]-.")
 _AS_IOBES = {"U-": "S-", "L-": "E-"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -33,42 +34,27 @@ def f1(gold: Sequence, predicted: Sequence, positive: object = None) -> float:
     A class with neither precision nor recall counts 0.
     """
     _same_length(gold, predicted)
-    metrics = _package("sklearn.metrics", "scikit-learn")
-    labels = None if positive is None else [positive]
-    return float(
-        metrics.f1_score(gold, predicted, labels=labels, average="macro", zero_division=0.0)
-    )
+    how = {"labels": None if positive is None else [positive], "average": "macro"}
+    return float(_package("sklearn.metrics").f1_score(gold, predicted, zero_division=0.0, **how))
 
 
 def matthews(gold: Sequence, predicted: Sequence) -> float:
     """Matthews' correlation; 0 where one side has a single class."""
     _same_length(gold, predicted)
-    metrics = _package("sklearn.metrics", "scikit-learn")
-    return float(metrics.matthews_corrcoef(gold, predicted))
+    return float(_package("sklearn.metrics").matthews_corrcoef(gold, predicted))
 
 
-def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
+def pearson(gold: Sequence[float], predicted: Sequence[float], kind: str = "pearsonr") -> float:
     """Pearson's correlation; 0 where one side is constant, as then there is none."""
-    return _correlation("pearsonr", gold, predicted)
+    _same_length(gold, predicted)
+    stats = _package("scipy.stats")
+    constant = len(set(gold)) == 1 or len(set(predicted)) == 1
+    return 0.0 if constant else float(getattr(stats, kind)(gold, predicted)[0])
 
 
 def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
     """Spearman's rank correlation; 0 where one side is constant, as then there is none."""
-    return _correlation("spearmanr", gold, predicted)
-
-
-def _correlation(name: str, gold: Sequence[float], predicted: Sequence[float]) -> float:
-    _same_length(gold, predicted)
-    stats = _package("scipy.stats", "scipy")
-    if len(set(gold)) == 1 or len(set(predicted)) == 1:
-        return 0.0
-    return float(getattr(stats, name)(gold, predicted)[0])
-
-
-def tag_accuracy(gold: list[list[str]], predicted: list[list[str]]) -> float:
-    """The share of right tags over all words of all sentences."""
-    _same_lengths(gold, predicted)
-    return accuracy([t for tags in gold for t in tags], [t for tags in predicted for t in tags])
+    return pearson(gold, predicted, "spearmanr")
 
 
 def tag_scheme(sentences: Iterable[Sequence[str]]) -> str:
@@ -97,33 +83,17 @@ def span_f1(gold: list[list[str]], predicted: list[list[str]]) -> float:
 
     seqeval knows the marks of IOBES; those of BILOU mean the same by other names.
     """
-    _same_lengths(gold, predicted)
-    metrics = _package("seqeval.metrics", "seqeval")
+    _same_length(gold, predicted)
+    for i, (tags, others) in enumerate(zip(gold, predicted, strict=True)):
+        if len(tags) != len(others):
+            raise LabError(f"sentence {i}: {len(tags)} words have {len(others)} predicted tags")
+    metrics = _package("seqeval.metrics")
     if tag_scheme([*gold, *predicted]) == "BILOU":
         gold, predicted = (
             [[_AS_IOBES.get(tag[:2], tag[:2]) + tag[2:] for tag in tags] for tags in side]
             for side in (gold, predicted)
         )
     return float(metrics.f1_score(gold, predicted, average="micro", zero_division=0))
-
-
-def bio_spans(tags: list[str]) -> list[Span]:
-    """The entities of a sentence in BIO tags.
-
-    As in conlleval, an I that continues nothing, or another type, begins an entity.
-    """
-    spans: list[Span] = []
-    inside = ""
-    for i, tag in enumerate(tags):
-        mark, _, kind = tag.partition("-")
-        if mark not in ("B", "I", "O") or (mark == "O") == bool(kind):
-            raise LabError(f'"{tag}" is no BIO tag: use O, B-type or I-type')
-        if mark == "I" and kind == inside:
-            spans[-1] = (kind, spans[-1][1], i + 1)
-        elif kind:
-            spans.append((kind, i, i + 1))
-        inside = kind
-    return spans
 
 
 def normalise_answer(text: str) -> str:
@@ -175,32 +145,40 @@ def rouge(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]
     """Mean F1 of ROUGE-1, 2 and L (Lin 2004) in per cent, words stemmed, by rouge-score."""
     _same_length(references, outputs)
     kinds = ["rouge1", "rouge2", "rougeL"]
-    scorer = _package("rouge_score.rouge_scorer", "rouge-score").RougeScorer(kinds, True)
+    scorer = _package("rouge_score.rouge_scorer").RougeScorer(kinds, True)
     rows = [scorer.score(*pair) for pair in zip(references, outputs, strict=True)]
     return {kind: 100.0 * sum(r[kind].fmeasure for r in rows) / len(rows) for kind in kinds}
 
 
-def no_answer_threshold(
-    answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]
-) -> tuple[float, float]:
-    """The best F1 in per cent and its threshold: a larger `no_answer` turns the answer into "".
+def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, float], str]:
+    """BLEU and chrF over detokenised text by sacrebleu (Post 2018), and BLEU's signature.
 
-    Equal `no_answer` go together, so that the threshold gives what is said; -inf turns all into
-    "". As in SQuAD 2.0's script, the lowest threshold of the best ones wins. Choose it on
-    validation, apply it to test.
+    References are taken as they are: nothing is normalised before sacrebleu's own tokenizer.
     """
-    _same_length(answers, predicted)
-    _same_length(answers, no_answer)
-    gains: Counter[float] = Counter()
-    for possible, text, odds in zip(answers, predicted, no_answer, strict=True):
-        gains[odds] += answer_f1(possible, text) - answer_f1(possible, "")
-    best = total = sum(answer_f1(possible, "") for possible in answers)
-    threshold = float("-inf")
-    for odds in sorted(gains):
-        total += gains[odds]
-        if total > best:
-            best, threshold = total, odds
-    return 100.0 * best / len(answers), threshold
+    import sacrebleu
+
+    if len(outputs) != len(references):
+        raise LabError(f"{len(outputs)} translations but {len(references)} references")
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    values = {
+        "bleu": bleu.corpus_score(outputs, [references]).score,
+        "chrf": chrf.corpus_score(outputs, [references]).score,
+    }
+    return values, str(bleu.get_signature())
+
+
+def bleu_by_length(
+    sources: list[str], outputs: list[str], references: list[str]
+) -> dict[str, float]:
+    """BLEU apart for sources of few and of many words (Bahdanau 2015, figure 2)."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for source, *pair in zip(sources, outputs, references, strict=True):
+        end = next((n for n in WORDS if len(source.split()) <= n), None)
+        rows.setdefault(f"to_{end}" if end else f"over_{WORDS[-1]}", []).append(tuple(pair))
+    return {
+        f"bleu_words_{name}": corpus_scores(*map(list, zip(*pairs, strict=True)))[0]["bleu"]
+        for name, pairs in sorted(rows.items())
+    }
 
 
 def _possible(answers: Sequence[str]) -> list[str]:
@@ -220,15 +198,9 @@ def _same_length(gold: Sequence, predicted: Sequence) -> None:
         raise LabError(f"{len(gold)} references and {len(predicted)} predictions: nothing to score")
 
 
-def _same_lengths(gold: list[list[str]], predicted: list[list[str]]) -> None:
-    _same_length(gold, predicted)
-    for i, (tags, others) in enumerate(zip(gold, predicted, strict=True)):
-        if len(tags) != len(others):
-            raise LabError(f"sentence {i}: {len(tags)} words have {len(others)} predicted tags")
-
-
-def _package(module: str, name: str) -> ModuleType:
+def _package(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        name = _PACKAGES[module.partition(".")[0]]
         raise LabError(f"this score needs {name}: pip install {name}") from error

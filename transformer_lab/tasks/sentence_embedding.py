@@ -1,6 +1,6 @@
 """Vectors of sentences; fine-tuned so that pairs are near and the batch's others are not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,15 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab import text
-from transformer_lab.data import labelled
-from transformer_lab.data.batching import BatchConfig
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.ops.pooling import POOLINGS, normalize, pool
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.base import Batch, Params, Place
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.reading import Reading, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 
 
 @dataclass(frozen=True)
@@ -28,32 +25,35 @@ class SentenceEmbeddingConfig:
     scale: float = 20.0  # of the cosine in the contrastive loss (Reimers' default)
 
     def __post_init__(self):
-        if self.pooling not in POOLINGS:
-            raise LabError(f"task.pooling = {self.pooling} is none of {', '.join(POOLINGS)}")
+        known("task.pooling = ", self.pooling, POOLINGS)
 
 
-SECTIONS = {
-    "task": SentenceEmbeddingConfig,
-    "data": labelled.LabelledConfig,
-    "batch": BatchConfig,
-    "tokenizer": text.TokenizerConfig,
-}
+SECTIONS = {"task": SentenceEmbeddingConfig, **TEXTS}
 
 
-class SentenceEmbedding(Reading):
-    """A batch holds `tokens` and `pair`, with masks: row i of one belongs to row i of the other."""
+class SentenceEmbedding(EncoderTask):
+    """Vectors of texts, near for the two texts of a pair.
 
-    def train_texts(self):
-        for row in self.data.train:
-            yield row.text
-            yield row.pair or ""
+    A batch holds `tokens` and `pair`, with masks: row i of one belongs to row i of the other. "red"
+    with "ball", before a row that only fills the batch:
+
+        tokens       [[2, 7, 1, 0], [0, 0, 0, 0]]
+        tokens_mask  [[1, 1, 1, 0], [0, 0, 0, 0]]
+        pair         [[2, 4, 1], [0, 0, 0]]
+        pair_mask    [[1, 1, 1], [0, 0, 0]]
+    """
+
+    FIELDS = ("tokens", "pair")
+
+    def train_texts(self) -> Iterator[str]:
+        return (part for row in self.data.train for part in (row.text, row.pair or ""))
 
     def encode_texts(self, texts: Sequence[str]) -> Fields:
         """Each text between its special tokens."""
         return ragged([self.encode(ids) for ids in self.tokenizer.encode_batch(texts)])
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        rows = getattr(self.data, split)
+        rows = self.examples(split)
         if any(row.pair is None for row in rows):
             raise LabError("config.data: sentence embeddings are trained on pairs, one has no pair")
         first, second = (self.encode_texts([getattr(r, n) for r in rows]) for n in ("text", "pair"))
@@ -65,15 +65,9 @@ class SentenceEmbedding(Reading):
         found = pool(states, batch["tokens_mask"], self.config.pooling)
         return normalize(found) if self.config.normalize else found
 
-    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
+    def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
         """The cross-entropy of finding each row's pair among the (micro-)batch's (Henderson 2017);
         filler rows are no candidates."""
-        return {"loss": self._metrics(params, batch, dropout_key)["loss"]}
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self._metrics(params, batch, None)
-
-    def _metrics(self, params, batch, dropout_key):
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         other = {"tokens": batch["pair"], "tokens_mask": batch["pair_mask"]}
         first = normalize(self.vectors(params, batch, keys[0]))
@@ -88,19 +82,10 @@ class SentenceEmbedding(Reading):
             "accuracy": masked_sum(right, real),
         }
 
-    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        return Scores({}, [], {})
-
     def embed(self, params: Params, texts: Sequence[str], place: Place) -> np.ndarray:
         """float32 [texts, width], in the order given; a text too long is cut."""
-        fields = self.encode_texts(texts)
-        found = np.zeros((len(texts), self.model_config.width), np.float32)
-        plan = self.order(fields)
-        for bucket, ids in plan or ():
-            batch = self.load(fields, {}, ids, plan.shapes[bucket])
-            values = np.asarray(self._vectors(params, place(batch)))
-            found[ids[ids >= 0]] = values[ids >= 0]
-        return found
+        found = self.each(self._vectors, params, self.encode_texts(texts), {}, place)
+        return np.asarray(found, np.float32).reshape(-1, self.model_config.width)
 
     def embed_word(
         self, params: Params, texts: Sequence[str], word: str, place: Place
@@ -109,7 +94,7 @@ class SentenceEmbedding(Reading):
         text, and [width], the mean of their rows in the embedding, which no context changes."""
         fields, ids = self.encode_texts(texts), self.tokenizer.encode(word)
         starts = [
-            place_of(ids, line.tolist(), t) for line, t in zip(fields["tokens"], texts, strict=True)
+            start_of(ids, line.tolist(), t) for line, t in zip(fields["tokens"], texts, strict=True)
         ]
         states = self.outputs(params, fields, {}, place, "states")
         found = [s[i : i + len(ids)].mean(axis=0) for s, i in zip(states, starts, strict=True)]
@@ -119,12 +104,8 @@ class SentenceEmbedding(Reading):
     def _vectors(self):
         return jax.jit(lambda params, batch: self.vectors(params, batch))
 
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        masks = batch["tokens_mask"], batch["pair_mask"]
-        return {"examples": int(masks[0][:, 0].sum()), "tokens": int(sum(m.sum() for m in masks))}
 
-
-def place_of(word: Sequence[int], line: Sequence[int], text: str) -> int:
+def start_of(word: Sequence[int], line: Sequence[int], text: str) -> int:
     """Where a word's tokens first stand in a line's."""
     size = len(word)
     starts = range(len(line) - size + 1 if size else 0)

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import jax
 import numpy as np
 
-from transformer_lab import text
+from transformer_lab import models, text
 from transformer_lab.data import parallel, text_tasks
-from transformer_lab.data.batching import BatchConfig, choose_buckets
+from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.buckets import Shape, rows_per_batch
 from transformer_lab.data.mixing import MixedPlan, PackedPairsPlan, join_rows, mixing_rates
 from transformer_lab.data.pipeline import Batches
@@ -18,13 +17,17 @@ from transformer_lab.data.ragged import Ragged, lengths_of
 from transformer_lab.data.shard_plans import ShardPlan
 from transformer_lab.data.shard_rows import Needed
 from transformer_lab.data.span_corruption import corrupt, span_mask
+from transformer_lab.data.splits import SPLITS
 from transformer_lab.data.text_tasks import SPANS
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
-from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
+from transformer_lab.models.base import PackedSequenceToSequence
+from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_metrics
 from transformer_lab.tasks import scores
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, shapes_of
-from transformer_lab.tasks.translation import Translation, TranslationConfig, corpus_scores
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Columns, Fields
+from transformer_lab.tasks.building import Shapes, shapes_of
+from transformer_lab.tasks.translation import Translation, TranslationConfig
 
 
 @dataclass(frozen=True)
@@ -62,19 +65,30 @@ _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 class TextToText(Translation):
-    """A batch also holds `task` [rows], the number of each row's task in the config; a packed one
-    `source_segments` and `target_segments` instead, the number of each token's pair in its row."""
+    """Pairs of texts of several tasks; what is asked for stands at the start of the source.
 
-    KIND = "text_to_text"
+    A batch is one of `Translation` with `task` [rows], the number of each row's task in the
+    config; a packed one has `source_segments` and `target_segments` instead, the number of each
+    token's pair in its row. "translate English to French: calls red here sees finds today", whose
+    French is its reversal:
 
-    def __init__(self, model_kind, model_config, sections, *args, **kwargs):
-        packed = sections["batch"].packed
-        if packed and sections["data"].path:
+        source       [[8, 5, 7, 6, 4, 21, 46, 36, 9, 29, 10, 1, 0, 0]]
+        source_mask  [[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]]
+        target       [[10, 29, 9, 36, 46, 21, 1, 0, 0]]
+        target_mask  [[1, 1, 1, 1, 1, 1, 1, 0, 0]]
+        task         [0]
+    """
+
+    PREPARED, PER_ROW = "text_to_text", {"task": np.int32}
+
+    def check(self, model_kind, model_config) -> None:
+        packed = self.sections["batch"].packed
+        if packed and self.reads_shards:
             raise LabError(
                 "batch.packed packs what is in memory: unset it, or config.data.path, to train on "
                 "a prepared directory in batches of like lengths"
             )
-        if packed and model_kind != "encoder_decoder":
+        if packed and models.lacking(models.family(model_kind), PackedSequenceToSequence):
             raise LabError(
                 f'model.kind = "{model_kind}" reads one pair a row: unset batch.packed, or use '
                 '"encoder_decoder"'
@@ -83,7 +97,7 @@ class TextToText(Translation):
             raise LabError(
                 f"batch.packed = {packed} exceeds model.max_length = {model_config.max_length}"
             )
-        super().__init__(model_kind, model_config, sections, *args, **kwargs)
+        super().check(model_kind, model_config)
 
     # Data.
 
@@ -97,10 +111,10 @@ class TextToText(Translation):
         return text_tasks.load_tasks(self.sections["data"])
 
     @cached_property
-    def pairs(self) -> parallel.PairSplits:
-        """Those of the tasks with pairs, one after the other."""
+    def data(self) -> parallel.PairSplits:
+        """The pairs of all tasks that have some, one task after the other."""
         parts = [part for name, part in self.parts.items() if name != SPANS]
-        rows = {s: [pair for p in parts for pair in getattr(p, s)] for s in parallel.SPLITS}
+        rows = {s: [pair for p in parts for pair in getattr(p, s)] for s in SPLITS}
         counts = {name: len(part.train) for name, part in self.parts.items()}
         if self.shards:
             records = self.shards.records_of_parts().tolist()
@@ -108,11 +122,8 @@ class TextToText(Translation):
         licences = dict.fromkeys(part.licence for part in self.parts.values())
         return parallel.PairSplits(**rows, report=counts, licence="; ".join(licences))
 
-    def _train_texts(self) -> Iterator[str]:
-        for part in self.parts.values():
-            for source, target in part.train:
-                yield source
-                yield target
+    def train_texts(self) -> Iterator[str]:
+        return (t for part in self.parts.values() for pair in part.train for t in pair)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -128,7 +139,7 @@ class TextToText(Translation):
             ids += [marks[int(part)]] if i % 2 else self.tokenizer.encode(part)
         return [*self.tokenizer.start_ids, *ids, self.tokenizer.eos_id]
 
-    def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
         """Hidden spans are drawn once; in training they are drawn anew in `load`."""
         fields, _ = super().encode_split(split)
         sizes = [0 if n == SPANS else len(getattr(p, split)) for n, p in self.parts.items()]
@@ -176,25 +187,19 @@ class TextToText(Translation):
         rates = mixing_rates(sizes, data.limit, data.temperature)
         if packed := self.sections["batch"].packed:
             return PackedPairsPlan(lengths, columns["task"], rates, [packed], *slots, self.seed)
-        return MixedPlan(lengths, columns["task"], rates, self._buckets, *slots, self.seed)
+        return MixedPlan(lengths, columns["task"], rates, self.train_shapes, *slots, self.seed)
 
     def longest(self) -> int | tuple[int, ...]:
         batch = self.sections["batch"]
         return tuple(min(batch.max_length, n) for n in batch.packed) or batch.max_length
 
-    def eval_shapes(self) -> list[tuple[int, ...]]:
-        return self._buckets if self.sections["batch"].packed else self.train_plan.shapes
+    def eval_shapes(self) -> list[Shape]:
+        return self.train_shapes if self.sections["batch"].packed else self.train_plan.shapes
 
-    @cached_property
-    def _buckets(self) -> list[tuple[int, ...]]:
-        lengths = lengths_of(self.train_set[0])
-        return choose_buckets(lengths, self.sections["batch"].buckets, *self.slots())
-
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> Shapes:
         packed = self.sections["batch"].packed
         if not packed:
-            batch = super().abstract_batch()
-            return batch | shapes_of(batch["source"].shape[:1], task=np.int32)
+            return super().abstract_batch()
         rows, batch = rows_per_batch(packed, *self.slots()), {}
         for name, length in zip(self.FIELDS, packed, strict=True):
             dtypes = {name: np.int32, f"{name}_mask": bool, f"{name}_segments": np.int32}
@@ -233,9 +238,9 @@ class TextToText(Translation):
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
         """Those of all, and the loss of each task."""
-        scores = self._scores(params, batch, None)
-        found = self._scored(scores, batch, 0.0)
-        nats = cross_entropy(scores, batch["target"])
+        tokens = self.token_scores(params, batch, None)
+        found = token_metrics(tokens, batch["target"], batch["target_mask"])
+        nats = cross_entropy(tokens, batch["target"])
         for number, name in enumerate(self.parts):
             mine = (batch["task"] == number)[:, None] & batch["target_mask"]
             found[f"{name}_loss"] = masked_sum(nats, mask=mine)
@@ -252,20 +257,17 @@ class TextToText(Translation):
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Each task's own scores of its outputs; part of them while training goes on."""
         values, samples, notes = {}, [], {}
-        self._decoder = self._decoder or self.decoder(place)
         for name, part in self.parts.items():
-            pairs = list(getattr(part, split))[: None if final else self.config.score_examples]
-            if name == SPANS or not pairs:
+            pairs = [] if name == SPANS else getattr(part, split)
+            sources, outputs, references = self.decoded(params, pairs, place, final)
+            if not sources:
                 continue
-            sources, references = (list(column) for column in zip(*pairs, strict=True))
-            outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
             bare = [source.removeprefix(text_tasks.PREFIXES[name]) for source in sources]
             found, said = score_task(name, bare, outputs, references)
             values |= {f"{name}_{key}": value for key, value in found.items()}
             notes |= {f"{name}_{key}": value for key, value in said.items()}
-            if final:
-                rows = zip(sources, outputs, references, strict=True)
-                samples += list(rows)[: self.config.samples]
+            rows = list(zip(sources, outputs, references, strict=True))
+            samples += rows[: self.shown(final)]
         return Scores(values, samples, notes)
 
     def report(self) -> list[str]:
@@ -281,25 +283,20 @@ def score_task(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The scores of one task's outputs, and notes beside them; sources are without their prefix."""
     if name == "translate":
-        values, signature = corpus_scores(outputs, references)
+        values, signature = scores.corpus_scores(outputs, references)
         return values, {"bleu_signature": signature}
     if name == "question":
         exact, f1 = scores.squad([[r] for r in references], outputs)
         return {"exact_match": exact, "f1": f1}, {}
     if name != "summarize":
         return {"accuracy": scores.accuracy(references, outputs)}, {}
-    firsts = [split_first(source) for source in sources]
+    firsts = [next(iter(text_tasks.split_sentences(source)), "") for source in sources]
     try:
         baseline = scores.rouge(references, firsts)
         found = scores.rouge(references, outputs)
     except LabError as error:  # an optional package: the run goes on without it
         return {}, {"rouge": str(error)}
     return found | {f"first_sentence_{key}": value for key, value in baseline.items()}, {}
-
-
-def split_first(text_: str) -> str:
-    """A text's first sentence."""
-    return next(iter(text_tasks.split_sentences(text_)), "")
 
 
 build = TextToText

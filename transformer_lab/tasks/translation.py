@@ -1,27 +1,25 @@
 """Sequence to sequence on pairs of sentences, scored by BLEU and chrF on detokenised text."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Key
 
-from transformer_lab import models, text
+from transformer_lab import text
 from transformer_lab.data import parallel
 from transformer_lab.data.batching import BatchConfig
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.shards import Shards, open_shards
-from transformer_lab.data.splits import remarks
+from transformer_lab.data.splits import SPLITS
 from transformer_lab.decoding.batch import SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, fractions
+from transformer_lab.models.base import SequenceToSequence
 from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.losses import Pair, token_metrics
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, table_size
-from transformer_lab.tasks.bucketed import Bucketed
+from transformer_lab.tasks import scores
+from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,9 @@ class TranslationConfig:
     samples: int = 8  # translations shown at the end
 
     def __post_init__(self):
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise LabError(f"task.label_smoothing = {self.label_smoothing} is not in [0, 1)")
+        fractions(self, "task", "label_smoothing")
 
 
-WORDS = (4, 8, 16)  # of a source: where BLEU by length is divided
 SECTIONS = {
     "task": TranslationConfig,
     "data": parallel.PairsConfig,
@@ -48,56 +44,29 @@ SECTIONS = {
 
 
 class Translation(Bucketed):
-    """The task: what a batch holds, its loss, its scores.
+    """Sentences in one language and their translations.
 
     A batch holds `source` and `target` (int32 [rows, length], each ending in the end token) and
-    their masks (True at real tokens).
+    their masks (True at real tokens). "d" with the translation "d", before a row that only fills
+    the batch, with 0 for padding, 1 for the end and 7 for "d":
+
+        source       [[7, 1, 0], [0, 0, 0]]
+        source_mask  [[1, 1, 0], [0, 0, 0]]
+        target       [[7, 1, 0], [0, 0, 0]]
+        target_mask  [[1, 1, 0], [0, 0, 0]]
     """
 
-    KIND = "translation"
-    FIELDS = ("source", "target")
+    PREPARED, COUNTED, FIELDS = "translation", "pairs", ("source", "target")
+    NEEDS, load_data = SequenceToSequence, parallel.load_pairs
+    _decoder: SequenceDecoder | None = None
 
-    def __init__(
-        self,
-        model_kind: str,
-        model_config: Any,
-        sections: dict[str, Any],
-        assets: dict[str, bytes] | None = None,
-        seed: int = 0,
-        rows_multiple: int = 1,
-    ):
-        self.config: TranslationConfig = sections["task"]
-        self.sections, self.seed, self.rows_multiple = sections, seed, rows_multiple
-        self.check_rows(rows_multiple)
-        self.tokenizer = None if assets is None else text.load(assets)
-        if self.tokenizer is None and self.reads_shards:
-            self.tokenizer = self.shards.tokenizer()
-        elif self.tokenizer is None:
-            self.tokenizer = text.train(sections["tokenizer"], self._train_texts(), seed)
-        size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
-        self.model_config = replace(model_config, vocab_size=size)
-        self.family = models.family(model_kind)
-        self.model = self.family.build(self.model_config)
-        self._decoder: SequenceDecoder | None = None
+    def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
+        """The cross-entropy of the target's tokens, smoothed in training, and their accuracy."""
+        smoothing = self.config.label_smoothing if training else 0.0
+        found = self.token_scores(params, batch, dropout_key)
+        return token_metrics(found, batch["target"], batch["target_mask"], smoothing)
 
-    # What the trainer compiles.
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        return self.model.init(key, *self.family.example_inputs())["params"]
-
-    def loss(
-        self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
-    ) -> dict[str, Pair]:
-        scores = self._scores(params, batch, dropout_key)
-        return {"loss": self._scored(scores, batch, self.config.label_smoothing)["loss"]}
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        return self._scored(self._scores(params, batch, None), batch, 0.0)
-
-    def _scored(self, scores, batch, smoothing):
-        return token_metrics(scores, batch["target"], batch["target_mask"], smoothing)
-
-    def _scores(self, params, batch, dropout_key):
+    def token_scores(self, params: Params, batch: Batch, dropout_key) -> Any:
         """Of each token from those before it, behind a start token in each of a row's segments."""
         target, segments = batch["target"], batch.get("target_segments")
         before = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
@@ -109,33 +78,15 @@ class Translation(Bucketed):
 
     # Data.
 
-    @property
-    def reads_shards(self) -> bool:
-        """Whether the training pairs lie in a prepared directory."""
-        return self.sections["data"].source == "shards"
-
-    @cached_property
-    def shards(self) -> Shards | None:
-        data, tokenizer = self.sections["data"], self.sections["tokenizer"]
-        return (
-            open_shards(data, tokenizer, self.KIND, self.tokenizer) if self.reads_shards else None
-        )
-
-    @cached_property
-    def pairs(self) -> parallel.PairSplits:
-        return parallel.load_pairs(self.sections["data"])
-
-    def _train_texts(self) -> Iterator[str]:
-        for source, target in self.pairs.train:
-            yield source
-            yield target
+    def train_texts(self) -> Iterator[str]:
+        return (sentence for pair in self.data.train for sentence in pair)
 
     def encode(self, sentence: str) -> list[int]:
         """Ids with the end token."""
         return self.encode_all([sentence])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same of many."""
+        """The ids of many texts, each with the end token."""
         tok = self.tokenizer
         return [[*tok.start_ids, *ids, tok.eos_id] for ids in tok.encode_batch(texts)]
 
@@ -144,53 +95,41 @@ class Translation(Bucketed):
         start = list(self.tokenizer.start_ids)
         return self.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
 
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.shards.fingerprint if self.shards else self.pairs.fingerprint()
-
-    def encode_split(self, split: str) -> tuple[dict[str, Ragged], dict[str, np.ndarray]]:
-        pairs = getattr(self.pairs, split)
-        fields = {}
-        for i, name in enumerate(("source", "target")):
-            fields[name] = Ragged.from_lists(self.encode_all([pair[i] for pair in pairs]))
-        return fields, {}
+    def encode_split(self, split: str) -> tuple[Fields, Columns]:
+        pairs = self.examples(split)
+        encoded = [self.encode_all([pair[i] for pair in pairs]) for i in (0, 1)]
+        return dict(zip(self.FIELDS, map(Ragged.from_lists, encoded), strict=True)), {}
 
     # Scores.
 
     def decoder(self, place: Place | None = None, rows: int = 0) -> SequenceDecoder:
         """The translator of encoded sentences; it compiles once a source length bucket."""
-        decode, tok = self.sections["decode"], self.tokenizer
-        rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
-        # Rows of the table that no piece has.
-        banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
+        ids = {f"{name}_id": getattr(self.tokenizer, f"{name}_id") for name in ("eos", "pad")}
+        start = self.tokenizer.bos_id
         return SequenceDecoder(
-            self.model,
-            replace(decode, batch_size=rows, banned_tokens=banned),
-            eos_id=tok.eos_id,
-            pad_id=tok.pad_id,
-            start_id=tok.bos_id,
-            place=place,
+            self.model, self.decode_settings(rows), **ids, start_id=start, place=place
         )
+
+    def decoded(
+        self, params: Params, pairs: Sequence[tuple[str, str]], place: Place, final: bool
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Sources, their best outputs, and references; part of them while training goes on."""
+        pairs = list(pairs)[: None if final else self.config.score_examples]
+        sources, references = ([pair[i] for pair in pairs] for i in (0, 1))
+        self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
+        outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
+        return sources, outputs, references
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """BLEU and chrF of the split's translations; part of them while training goes on."""
-        pairs = list(getattr(self.pairs, split))
-        if not final:
-            pairs = pairs[: self.config.score_examples]
-        if not pairs:
-            return Scores({}, [], {})
-        sources, references = (list(column) for column in zip(*pairs, strict=True))
-        self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
-        outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
-        values, signature = corpus_scores(outputs, references)
+        sources, outputs, references = self.decoded(params, self.examples(split), place, final)
+        if not sources:
+            return Scores()
+        values, signature = scores.corpus_scores(outputs, references)
         if final:
-            values |= bleu_by_length(sources, outputs, references)
-        count = self.config.samples if final else 0
-        rows = list(zip(sources, outputs, references, strict=True))[:count]
-        return Scores({**values, "num_examples": len(pairs)}, rows, {"bleu_signature": signature})
+            values |= scores.bleu_by_length(sources, outputs, references)
+        rows = list(zip(sources, outputs, references, strict=True))[: self.shown(final)]
+        return Scores({**values, "num_examples": len(sources)}, rows, {"bleu_signature": signature})
 
     def translate(
         self,
@@ -211,73 +150,23 @@ class Translation(Bucketed):
             [self.text_of(h.ids) for h in found] for found in decoder({"params": params}, encoded)
         ]
 
-    # What the run reports and keeps.
-
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        source, target = batch["source_mask"], batch["target_mask"]
-        return {"examples": int(target[:, 0].sum()), "tokens": int(source.sum() + target.sum())}
-
-    def assets(self) -> dict[str, bytes]:
-        return self.tokenizer.to_files()
-
-    def report(self) -> list[str]:
+    def details(self) -> list[str]:
+        sizes = {split: len(self.examples(split)) for split in SPLITS}
         for split in ("validation", "test"):
-            pairs = getattr(self.pairs, split)
-            if len(pairs) and self.fitting(split)[2] == len(pairs):
+            if sizes[split] and not self.fitting(split)[2].any():
                 raise LabError(
                     f"every pair of the {split} split is longer than model.max_length = "
                     f"{self.model_config.max_length}: raise it, or use longer pieces"
                 )
-        counts = ", ".join(f"{name} {count:,}" for name, count in self.pairs.report.items())
-        sizes = [len(getattr(self.pairs, s)) for s in ("train", "validation", "test")]
-        sizes[0] = len(self.shards) if self.shards else sizes[0]
-        lines = [
-            f"pairs: {counts}; licence: {self.pairs.licence}",
-            *remarks(self.pairs.report, self.sections["data"]),
-            "splits: train {:,}, validation {:,}, test {:,}; ".format(*sizes)
-            + f"longer than a batch takes: {self.dropped:,} of train",
-        ]
-        for i, side in enumerate(("source", "target")):
-            sample = [pair[i] for pair in list(self.pairs.validation)[:500]]
-            if sample:
-                stats = text.statistics(self.tokenizer, sample)
-                lines.append(
-                    f"{side}: {stats['tokens_per_word']:.2f} tokens a word, "
-                    f"{100 * stats['unknown_rate']:.2f} % unknown (validation)"
-                )
+        if self.shards is not None:
+            sizes["train"] = len(self.shards)
+        counts = ", ".join(f"{split} {count:,}" for split, count in sizes.items())
+        lines = [f"splits: {counts}; longer than a batch takes: {self.dropped:,} of train"]
+        for i, side in enumerate(self.FIELDS):
+            if sample := [pair[i] for pair in list(self.data.validation)[:500]]:
+                lines.append(f"{side}: {self.describe_tokens(sample)} (validation)")
         lines.append(f"vocabulary: {self.tokenizer.vocab_size:,} pieces")
         return lines + self.describe_batches()
-
-
-def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, float], str]:
-    """BLEU and chrF over detokenised text by sacrebleu (Post 2018), and BLEU's signature.
-
-    References are taken as they are: nothing is normalised before sacrebleu's own tokenizer.
-    """
-    import sacrebleu
-
-    if len(outputs) != len(references):
-        raise LabError(f"{len(outputs)} translations but {len(references)} references")
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    values = {
-        "bleu": bleu.corpus_score(outputs, [references]).score,
-        "chrf": chrf.corpus_score(outputs, [references]).score,
-    }
-    return values, str(bleu.get_signature())
-
-
-def bleu_by_length(
-    sources: list[str], outputs: list[str], references: list[str]
-) -> dict[str, float]:
-    """BLEU apart for sources of few and of many words (Bahdanau 2015, figure 2)."""
-    rows: dict[str, list[tuple[str, str]]] = {}
-    for source, *pair in zip(sources, outputs, references, strict=True):
-        end = next((n for n in WORDS if len(source.split()) <= n), None)
-        rows.setdefault(f"to_{end}" if end else f"over_{WORDS[-1]}", []).append(tuple(pair))
-    return {
-        f"bleu_words_{name}": corpus_scores(*map(list, zip(*pairs, strict=True)))[0]["bleu"]
-        for name, pairs in sorted(rows.items())
-    }
 
 
 build = Translation

@@ -2,24 +2,22 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Key
 
-from transformer_lab import models, text
+from transformer_lab import text
 from transformer_lab.data import documents
-from transformer_lab.data.batching import check_rows
-from transformer_lab.data.pipeline import Batches
+from transformer_lab.data.batching import BatchPlan, check_rows
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.splits import Splits, remarks
 from transformer_lab.data.word_windows import WindowConfig, Windows
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least
+from transformer_lab.models.base import WordModel
 from transformer_lab.ops.losses import Pair, masked_sum
 from transformer_lab.ops.word_vectors import nearest, negative_sampling
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, table_size
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
+from transformer_lab.tasks.building import Shapes, shapes_of
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,11 @@ class WordsConfig:
     rows: int = 512  # words, with their windows, over all devices and micro-batches
 
     def __post_init__(self):
-        if self.rows < 1:
-            raise LabError(f"batch.rows = {self.rows} must be at least 1")
+        at_least(self, "batch", 1, "rows")
+
+    def check(self, rows_multiple: int) -> None:
+        """Refuses a mesh that the rows cannot be divided over."""
+        check_rows("rows", self.rows, rows_multiple)
 
 
 SECTIONS = {
@@ -51,48 +52,31 @@ SECTIONS = {
 }
 
 
-class WordVectors:
-    """A batch is that of `data.word_windows.Windows`."""
+class WordVectors(Task):
+    """The words beside a word.
 
-    def __init__(
-        self,
-        model_kind: str,
-        model_config: Any,
-        sections: dict[str, Any],
-        assets: dict[str, bytes] | None = None,
-        seed: int = 0,
-        rows_multiple: int = 1,
-    ):
-        if model_kind != "word_vectors":
-            raise LabError(f'model.kind = "{model_kind}" does not go with this task')
-        self.config, self.sections, self.seed = sections["task"], sections, seed
-        check_rows("rows", sections["batch"].rows, rows_multiple)
-        if assets is None:
-            self.tokenizer = text.train(sections["tokenizer"], self.texts("train"), seed)
-        else:
-            self.tokenizer = text.load(assets)
-        size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
-        self.model_config = replace(model_config, vocab_size=size)
-        self.family = models.family(model_kind)
-        self.model = self.family.build(self.model_config)
+    A batch is one of `data.word_windows.Windows`: `inputs`, a word, or with `task.cbow` its
+    neighbours; `outputs`, each word to find before those that are drawn against it; masks; and
+    `counted`, True where there is a word to find. The last "." (4) of "the dog sat ." and of "a
+    cat ." finds "sat" (9) and "cat" (6), each against two drawn words, and nothing behind it:
 
-    @cached_property
-    def data(self) -> Splits:
-        return documents.load_documents(self.sections["data"])
+        inputs        [[4], [4]]
+        inputs_mask   [[1], [1]]
+        outputs       [[[9, 7, 4], [5, 6, 4]], [[6, 8, 5], [4, 9, 8]]]
+        outputs_mask  [[[1, 1, 1], [1, 1, 1]], [[1, 1, 1], [1, 1, 1]]]
+        counted       [[1, 0], [1, 0]]
+    """
+
+    NEEDS, COUNTED, load_data = WordModel, "documents", documents.load_documents
+
+    def train_texts(self) -> Iterator[str]:
+        return self.texts("train")
 
     def texts(self, split: str) -> Iterator[str]:
-        for whole in getattr(self.data, split):
-            yield whole.lower() if self.config.lowercase else whole
+        """The documents of a split, in lower case unless the config says otherwise."""
+        return (t.lower() if self.config.lowercase else t for t in self.examples(split))
 
-    # What the trainer asks for.
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        return self.model.init(key, *self.family.example_inputs())["params"]
-
-    def loss(self, params: Params, batch: Batch, dropout_key) -> dict[str, Pair]:
-        return self.metrics(params, batch)
-
-    def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
+    def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
         """Nats of a true word with those drawn against it."""
         inputs = batch["inputs"], batch["inputs_mask"], batch["outputs"]
         logits = self.model.apply({"params": params}, *inputs)
@@ -113,52 +97,46 @@ class WordVectors:
         return Windows(ids, counts, self.sections["windows"], self.config.cbow, first)
 
     @cached_property
-    def _train(self):
-        windows = self.windows("train")
-        return windows, windows.plan(self.sections["batch"].rows, self.seed)
+    def _train_windows(self) -> Windows:
+        return self.windows("train")
 
-    def steps_per_epoch(self) -> int:
-        return self._train[1].batches_per_epoch
+    @cached_property
+    def train_plan(self) -> BatchPlan:
+        return self._train_windows.plan(self.sections["batch"].rows, self.seed)
 
-    def train_batches(self) -> Batches:
-        windows, plan = self._train
-        return Batches(plan, windows.load)
+    def load_train(self, ids: np.ndarray, shape: tuple[int, ...]) -> HostBatch:
+        return self._train_windows.load(ids, shape)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        if getattr(self.data, split):
+        if self.examples(split):
             windows = self.windows(split)
             for _, ids in windows.plan(self.sections["batch"].rows, self.seed):
                 yield windows.load(ids, (1,))
 
-    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of the finished model: words of rising rank with their nearest."""
-        some = self.config.samples if final else 0
-        last = min(self.tokenizer.vocab_size - 1, 4000)
-        ids = np.geomspace(max(self.tokenizer.special_ids) + 50, last, some).astype(int)
-        words = [self.tokenizer.piece(i) for i in sorted(set(ids.tolist())) if i <= last]
-        rows = [(word, ", ".join(w for w, _ in self.nearest(params, word, 6))) for word in words]
-        return Scores({}, rows, {})
+    def abstract_batch(self) -> Shapes:
+        rows, config = self.sections["batch"].rows, self.sections["windows"]
+        inputs, outputs = (2 * config.window, 1) if self.config.cbow else (1, 2 * config.window)
+        return {
+            **shapes_of((rows, inputs), inputs=np.int32, inputs_mask=bool),
+            **shapes_of((rows, outputs, 1 + config.negatives), outputs=np.int32, outputs_mask=bool),
+            **shapes_of((rows, outputs), counted=bool),
+        }
 
     def sizes(self, batch: HostBatch) -> dict[str, int]:
         return {"pairs": int(batch["counted"].sum())}
 
-    def fingerprint(self) -> str:
-        return self._fingerprint
+    def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
+        """Of the finished model: words of rising rank with their nearest."""
+        last = min(self.tokenizer.vocab_size - 1, 4000)
+        first, count = max(self.tokenizer.special_ids) + 50, self.shown(final)
+        ids = np.geomspace(first, last, count).astype(int)
+        words = [self.tokenizer.piece(i) for i in sorted(set(ids.tolist())) if i <= last]
+        rows = [(word, ", ".join(w for w, _ in self.nearest(params, word, 6))) for word in words]
+        return Scores({}, rows)
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.data.fingerprint()
-
-    def assets(self) -> dict[str, bytes]:
-        return self.tokenizer.to_files()
-
-    def report(self) -> list[str]:
-        counts = ", ".join(f"{name} {count:,}" for name, count in self.data.report.items())
-        return [
-            f"documents: {counts}; licence: {self.data.licence}",
-            *remarks(self.data.report, self.sections["data"]),
-            f"vocabulary: {self.tokenizer.vocab_size:,} words of {len(self._train_ids.values):,}",
-        ]
+    def details(self) -> list[str]:
+        tokens = len(self._train_ids.values)
+        return [f"vocabulary: {self.tokenizer.vocab_size:,} words of {tokens:,}"]
 
     # What the vectors say.
 

@@ -1,0 +1,132 @@
+"""A config for each task on data of a few words or pixels, for the tests of what tasks share."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+from tests.tiny_emoji import towers_config, write_emoji
+from transformer_lab.training.config import default_config
+
+SPLITS = ("train", "validation", "test")
+MODEL = {
+    "model.layers": 1, "model.width": 8, "model.heads": 2, "model.head_dim": 4,
+    "model.feed_forward_width": 12,
+}  # fmt: skip
+TEXT = {"model.max_length": 16, "tokenizer.kind": "word"}
+BATCH = {
+    "batch.tokens_per_batch": 16, "batch.rows_multiple": 2, "batch.buckets": 1,
+    "batch.max_length": 6,
+}  # fmt: skip
+# Of each task: the kind of its files, and what stands in those of train, validation and test.
+DATA = {
+    "translation": ("tsv", "a b\tb a\nc d\td c", "b c\tc b", "a c d\td c a\nd\td"),
+    "documents": ("txt", "the cat sat .\n\na dog ran .", "a cat ran .", "the dog sat .\n\na cat ."),
+    "masked_language_modeling": (
+        "txt", "a cat sat . it ran .\n\na dog ran . it sat .", "a cat .\n\na dog . it ran .",
+        "it . a cat .\n\na dog sat . it ran .",
+    ),
+    "classification": (
+        "csv", "text,label\ngood,yes\nbad film,no", "text,label\nfilm,no\nfilm good,yes",
+        "text,label\ngood film,yes\nbad bad,no",
+    ),
+    "tagging": (
+        "conll", "ann B-PER\nran O\n\nben B-PER", "ran O\n\nran O\nben B-PER",
+        "ben B-PER\nann B-PER\n\nann B-PER",
+    ),
+    "question_answering": ("json", "abc", "def", "no"),
+    "sentence_embedding": (
+        "csv", "text,pair\nred ball,ball\nblue box,box", "text,pair\nball,red\nbox,blue",
+        "text,pair\nbox box,blue box\nred,ball",
+    ),
+}  # fmt: skip
+
+
+def squad(names: str) -> str:
+    """In SQuAD's format, "who ran" of "x ran" for each name x, which only the first x answers."""
+    rows = [
+        {"context": f"{x} ran", "qas": [{"id": x, "question": "who ran", "answers":
+            [{"text": x, "answer_start": 0}] if x == names[0] else []}]}
+        for x in names
+    ]  # fmt: skip
+    return json.dumps({"data": [{"paragraphs": rows}]})
+
+
+def files(folder: Path, name: str, changed: bool) -> dict[str, str]:
+    """A file for each split, as a config reads them; `changed` swaps two splits."""
+    kind, train, validation, test = DATA[name]
+    texts = (validation, train, test) if changed else (train, validation, test)
+    for split, text in zip(SPLITS, texts, strict=True):
+        content = squad(text) if kind == "json" else text
+        (folder / f"{split}.{kind}").write_text(content, "utf-8")
+    return {"data.source": "files", "data.path": str(folder)}
+
+
+def images(folder: Path, changed: bool) -> dict[str, str]:
+    """Grey images of 2 x 2 pixels, one of each of two classes in each split."""
+    for split in SPLITS:
+        for k, name in enumerate("ab"):
+            path = folder / split / name
+            path.mkdir(parents=True, exist_ok=True)
+            pixels = np.array([[0, 80 + 80 * changed], [160, 240 * k]], np.uint8)
+            Image.fromarray(pixels).save(path / f"{int(changed)}.png")
+    return {"data.source": "folders", "data.path": str(folder)}
+
+
+IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
+          "data.channels": 1}  # fmt: skip
+LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
+GREY = {"model.max_length": 8, "task.shrink": 1, "task.levels": 4}
+PIECES = {"tokenizer.kind": "wordpiece"}
+COUPLES = {"data.label_column": "", "data.pair_column": "pair", "task.pooling": "max"}
+WINDOWS = {"model.width": 4, "tokenizer.kind": "word", "batch.rows": 2, "windows.window": 1,
+           "windows.negatives": 2, "windows.subsample": 0.0}  # fmt: skip
+SYMBOLS = {"data.min_length": 4, "data.max_length": 6, "data.train_size": 4, "data.test_size": 2,
+           "data.validation_size": 2, "data.other_lengths": (), "tokenizer.kind": "char",
+           "batch.max_length": 8}  # fmt: skip
+MIXTURE = {"data.tasks": ("translate",), "data.pairs_source": "reverse", "data.held_out": 2,
+           "batch.max_length": 16, "batch.tokens_per_batch": 64}  # fmt: skip
+
+# Of each task: the kind of its model, the name of its data in `DATA`, and its other settings.
+TASKS = {
+    "translation": ("encoder_decoder", BATCH, TEXT),
+    "text_to_text": ("encoder_decoder", BATCH, TEXT, MIXTURE),
+    "language_modeling": ("decoder", TEXT, LANGUAGE),
+    "image_modeling": ("decoder", LANGUAGE, GREY),
+    "masked_language_modeling": ("encoder", TEXT, PIECES, {"batch.rows": 2, "batch.length": 8}),
+    "classification": ("encoder", BATCH, TEXT),
+    "parentheses": ("encoder", BATCH, TEXT, SYMBOLS),
+    "tagging": ("encoder", BATCH, TEXT),
+    "question_answering": ("encoder", BATCH, TEXT, PIECES, {"batch.max_length": 8}),
+    "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
+    "image_classification": ("vision", IMAGES),
+    "word_vectors": ("word_vectors", WINDOWS),
+}
+
+
+def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
+    """The task's config; `changed` with other data of the same form."""
+    if task == "contrastive":
+        small = {"batch__rows": 2, "batch__length": 6, "model__image__image_size": (1, 1)}
+        changes = {
+            "data__test_share": 0.25 if changed else 0.125,
+            "model__image__patch_size": (1, 1),
+        }
+        return towers_config(write_emoji(folder), data__validation_share=0.125, **small, **changes)
+    kind, *settings = TASKS[task]
+    config = default_config(model=kind, task=task)
+    values = {"mesh.data": 1, "tensorboard": False}
+    if kind != "word_vectors":
+        values |= MODEL
+    if task in ("parentheses", "text_to_text"):
+        values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}
+    elif task.startswith("image"):
+        values |= images(folder, changed)
+    else:
+        values |= files(folder, task if task in DATA else "documents", changed)
+    for part in settings:
+        values |= part
+    config.update_from_flattened_dict(values)
+    return config

@@ -1,0 +1,71 @@
+"""What tasks with classes share: their names, their weights in the loss, and the likeliest one."""
+
+import collections
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_lab.errors import LabError, known
+from transformer_lab.tasks.base import Task
+
+LABELS = "labels.json"  # the file of a checkpoint that names the classes, in their order
+
+
+class Labelled(Task):
+    """A task whose model has an output for each class of the data."""
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The classes of the checkpoint, else of the data, in the order of the outputs."""
+        stored = (self.assets_given or {}).get(LABELS)
+        return json.loads(stored) if stored else self.data.labels
+
+    def train_labels(self) -> Iterable[str]:
+        """The class of each training example."""
+        raise NotImplementedError
+
+    @cached_property
+    def class_weights(self) -> Float[np.ndarray, "classes"] | None:
+        """Each class's weight in the training loss, None where all count alike."""
+        return class_weights(self.config.class_weights, self.labels, self.train_labels)
+
+    def assets(self) -> dict[str, bytes]:
+        return {**super().assets(), LABELS: json.dumps(self.labels).encode()}
+
+    def likeliest(self, chances: Float[np.ndarray, "classes"]) -> dict[str, Any]:
+        """The class of greatest probability, that probability, and those of all classes."""
+        shares = {name: float(c) for name, c in zip(self.labels, chances, strict=True)}
+        best = self.labels[int(chances.argmax())]
+        return {"label": best, "probability": shares[best], "probabilities": shares}
+
+
+def class_weights(
+    setting: str, labels: Sequence[str], train: Callable[[], Iterable[Any]]
+) -> np.ndarray | None:
+    """Each class's weight in the training loss, or None where all count alike.
+
+    "balanced" is n / (classes * count) of the n training labels, as in scikit-learn; else
+    "spam=4,ham=0.5" names some classes, and the others have 1. `train` gives the training set's
+    labels. Raises: LabError for what is neither.
+    """
+    if not setting:
+        return None
+    if setting == "balanced":
+        count = collections.Counter(train())
+        total = sum(count.values())
+        return np.asarray([total / len(labels) / max(count[x], 1) for x in labels], np.float32)
+    weights = dict.fromkeys(labels, 1.0)
+    for part in setting.split(","):
+        name, _, weight = part.rpartition("=")
+        try:
+            value = float(weight)
+        except ValueError:
+            value = -1.0
+        if not name or not 0 <= value < float("inf"):
+            raise LabError(f'task.class_weights: "{part}" is neither "balanced" nor "label=weight"')
+        weights[known("task.class_weights: ", name, labels)] = value
+    return np.asarray(list(weights.values()), np.float32)
