@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from tests.entry import command
 from tests.tiny import read_metrics
 from transformer_lab import pretrained
 from transformer_lab.commands import merge
@@ -24,7 +24,6 @@ from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.sources import leaves
 from transformer_lab.training.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
 VALUES = {
     "log_every": 1,
     "eval_every": 100,
