@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 from absl import app, flags, logging
@@ -127,16 +128,14 @@ def out_of_memory(error: Exception) -> str:
     return ""
 
 
-def run_flags(*more: str) -> None:
-    """Declares --workdir of a trained run, --config.KEY=VALUE over the config that lies there, and
-    of `average` and `init_from` those named."""
+def run_flags() -> None:
+    """Declares what opens a trained run: --workdir, --average, --init_from, and --config.KEY=VALUE
+    over the config that lies there."""
     flags.DEFINE_string("workdir", "", "Directory of the trained run.")
-    if "average" in more:
-        text = "How many checkpoints to average; 0: as the config says."
-        flags.DEFINE_integer("average", 0, text, lower_bound=0)
-    if "init_from" in more:
-        text = "Where an adapted run's base lies now, if it was moved."
-        flags.DEFINE_string("init_from", "", text)
+    text = "How many checkpoints to average; 0: as the config says."
+    flags.DEFINE_integer("average", 0, text, lower_bound=0)
+    text = "Where an adapted run's base lies now, if it was moved."
+    flags.DEFINE_string("init_from", "", text)
     if HELP & set(sys.argv):
         flags.DEFINE_string("config", None, "--config.KEY=VALUE changes a key of the run's config.")
         return
@@ -163,6 +162,12 @@ def get_config() -> ConfigDict:
         path = _flag_value("config").split(":")[0]
         raise LabError(f"--config={path} cannot be read: is the path right?")
     return config
+
+
+def open_run() -> tuple[Any, Any]:
+    """(trainer, parameters) of the run in --workdir, as the flags of `run_flags` say."""
+    args = flags.FLAGS
+    return runs.open_run(get_config(), get_workdir(), args.average, args.init_from)
 
 
 def get_workdir(what: str = "") -> Path:

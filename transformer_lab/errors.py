@@ -45,11 +45,17 @@ def known(what: str, value: str, valid: Iterable[str]) -> str:
     return value
 
 
-def at_least(settings: Any, section: str, least: int, *names: str) -> None:
+def within(name: str, value: int | float, low: int | float, high: int | float = math.inf) -> None:
+    """LabError for a setting whose number is not finite, or not from `low` to `high`."""
+    if not (math.isfinite(value) and low <= value <= high):
+        bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        raise LabError(f"{name} = {value} must be {bounds}")
+
+
+def at_least(settings: Any, section: str, least: int | float, *names: str) -> None:
     """Raises: LabError for the first named setting of a dataclass that is less than `least`."""
     for name in names:
-        if (value := getattr(settings, name)) < least:
-            raise LabError(f"{section}.{name} = {value} must be at least {least}")
+        within(f"{section}.{name}", getattr(settings, name), least)
 
 
 def fractions(settings: Any, section: str, *names: str) -> None:

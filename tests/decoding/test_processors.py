@@ -90,20 +90,6 @@ def test_what_a_source_cannot_be_decoded_with_is_refused_by_name(model):
         SequenceDecoder(model.model, DecodeConfig(stop=("x",)), eos_id=EOS, pad_id=0, start_id=2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"beam_size": 2, "top_k": 3}, "decode.top_k = 3"),
-        ({"beam_size": 2, "top_p": 0.5}, "decode.top_p = 0.5 restrict sampling"),
-        ({"repetition_penalty": 0.0}, "decode.repetition_penalty = 0.0 must be above 0"),
-        ({"repetition_penalty": float("nan")}, "decode.repetition_penalty = nan"),
-    ],
-)
-def test_settings_without_effect_or_meaning_are_refused_by_name(settings, named):
-    with pytest.raises(LabError, match=named):
-        DecodeConfig(**settings)
-
-
 def test_a_first_token_outside_the_vocabulary_is_refused(model):
     with pytest.raises(
         LabError, match=f"token 99 is outside the model's vocabulary of {CONFIG.vocab_size}"

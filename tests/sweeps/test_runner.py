@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.entry import ROOT, command
 from transformer_lab.errors import LabError
 from transformer_lab.sweeps import runner
 from transformer_lab.sweeps.cluster import Element
@@ -20,7 +21,6 @@ from transformer_lab.sweeps.runner import measure, write_plan
 from transformer_lab.sweeps.states import lock, progress, state_of
 from transformer_lab.sweeps.variations import seeds, vary
 
-ROOT = Path(__file__).parents[2]
 FILE = '''"""Small reversals."""
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import seeds, vary
@@ -62,10 +62,14 @@ def start(file, workdir, *arguments):
 
 
 def finish(file, workdir, *arguments, code=0):
-    process = start(file, workdir, *arguments)
-    out, err = process.communicate(timeout=900)
-    assert process.returncode == code, err[-3000:]
-    return out + err
+    """A sweep in this process, its runs in theirs: what it says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("XLA_FLAGS", raising=False)
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        done = command("sweep", f"--experiment={file}", f"--workdir={workdir}", *arguments)
+    text = (done.stdout + done.stderr).decode()
+    assert done.returncode == code, text[-3000:]
+    return text
 
 
 def kill_somewhere(file, workdir, rng, orphan):

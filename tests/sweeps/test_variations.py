@@ -1,20 +1,21 @@
 """Combinators, and experiment files read as lists of runs."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.entry import ROOT, command
+from transformer_lab import cli
+from transformer_lab.commands import train
 from transformer_lab.errors import LabError
 from transformer_lab.sweeps.cluster import submit
 from transformer_lab.sweeps.experiment import Experiment, load, runs_of
 from transformer_lab.sweeps.runner import write_plan
 from transformer_lab.sweeps.states import refuse_changes, write_json
 from transformer_lab.sweeps.variations import Variation, chain, grid, pair, seeds, vary
+from transformer_lab.training.config import flatten
 
-ROOT = Path(__file__).parents[2]
 SMOKE = "configs/smoke.py"
 
 
@@ -120,24 +121,16 @@ def test_config_file_argument_and_init_from_vary():
     assert second.settings["model.positions"] == "alibi" and second.settings["batch.rows"] == 8
 
 
-def test_train_reads_every_kind_of_value_as_it_was_meant(tmp_path):
-    """The command line is parsed by another process; its stored config equals the settings."""
+def test_train_reads_every_kind_of_value_as_it_was_meant(monkeypatch):
+    """The command's config equals the settings."""
     changes = {
         "steps": 1, "optimizer.learning_rate": 1, "tensorboard": False, "mesh.data": -1,
         "task.other_lengths": (16, 24), "batch.length": 8, "batch.rows": 8, "model.layers": 1,
         "optimizer.multipliers": "a b=0.5;c'd=2", "task.samples": 0,
     }  # fmt: skip
     (run,) = runs_of(Experiment("configs/gpt_positions.py", [Variation("a", changes)]))
-    code = (
-        "import json, sys\nfrom transformer_lab import cli\n"
-        "from transformer_lab.commands import train\n"
-        "from transformer_lab.training.config import flatten\n"
-        "train.main = lambda _: print(json.dumps(flatten(cli.get_config())))\n"
-        "cli.run(train, sys.argv)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *run.arguments], cwd=ROOT, capture_output=True, check=True
-    )
+    monkeypatch.setattr(train, "main", lambda _: print(json.dumps(flatten(cli.get_config()))))
+    done = command("train", *run.arguments)
     asked = {k: v for k, v in run.settings.items() if not k.startswith(("init_", "config"))}
     assert json.loads(done.stdout) == asked
 

@@ -19,7 +19,7 @@ _trainers: dict[Any, Trainer] = {}
 
 def shared_task(resolved: Any, assets: dict[str, bytes] | None, mesh: Any) -> Any:
     """`build_task`, once for each config of generated data: files may change between two runs."""
-    if resolved.task_kind != "translation" or resolved.sections["data"].source != "reverse":
+    if resolved.sections["data"].source not in ("reverse", "patterns"):
         return build_task(resolved, assets, mesh)
     run = resolved.run.seed, resolved.run.micro_batches
     key = mesh, repr((resolved.model_kind, resolved.model, resolved.sections, run, assets))

@@ -1,17 +1,14 @@
 """Adapted runs on disk: small checkpoints, the base they need, and the commands that open them."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from tests.entry import command
 from tests.tiny import read_metrics
 from transformer_lab import pretrained
 from transformer_lab.commands import merge
@@ -27,7 +24,6 @@ from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.sources import leaves
 from transformer_lab.training.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
 VALUES = {
     "log_every": 1,
     "eval_every": 100,
@@ -204,14 +200,6 @@ def test_a_hugging_face_directory_is_a_base(tmp_path, capfd):
     assert found and all(path.endswith(("query/kernel", "value/kernel")) for path in found)
 
 
-def command(module, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "transformer_lab", module, *arguments],
-        cwd=ROOT, env=os.environ, capture_output=True, timeout=300,
-    )  # fmt: skip
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
 def test_lora_trains_and_generates_by_flags(base, tmp_path):
     config = tmp_path / "tiny.py"
     config.write_text(
@@ -224,17 +212,17 @@ def test_lora_trains_and_generates_by_flags(base, tmp_path):
     )
     arguments = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
     arguments += [f"--config.{key}={value}" for key, value in LORA.items()]
-    code, _, err = command("train", *arguments)
-    assert code == 2 and 'adapt.method = "lora" adapts a trained model' in err
-    code, _, err = command("train", *arguments, f"--init_from={base}")
-    assert code == 0 and "lora: 576 parameters train" in err, err
+    done = command("train", *arguments)
+    assert done.returncode == 2 and b'adapt.method = "lora" adapts a trained model' in done.stderr
+    done = command("train", *arguments, f"--init_from={base}")
+    assert done.returncode == 0 and b"lora: 576 parameters train" in done.stderr
     moved = shutil.copytree(base, tmp_path / "moved")
     run = [f"--workdir={tmp_path / 'run'}", "--prompt=", "--log_probs", f"--init_from={moved}"]
-    code, out, err = command("generate", *run, "--config.decode.max_new_tokens=6")
-    assert code == 0, err
+    done = command("generate", *run, "--config.decode.max_new_tokens=6")
+    assert done.returncode == 0, done.stderr
     trainer, params = opened(tmp_path / "run")
     generate = trainer.task.generator(trainer.place)
     ((made,),) = generate(params, [trainer.task.prompt_ids("")], 1, 0, trainer.task.stops)
-    log_probs = json.loads(out)["log_probs"]
+    log_probs = json.loads(done.stdout)["log_probs"]
     assert log_probs and len(log_probs) == min(len(made.log_probs), 6)
     np.testing.assert_allclose(log_probs, made.log_probs[:6], atol=1e-5)

@@ -1,38 +1,36 @@
 """A real process killed at random moments, saves included, ends as the undisturbed one does."""
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from tests.tiny import read_metrics
+from tests.tiny import read_metrics, tiny_config
+from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
 
-ROOT = Path(__file__).parents[2]
 STEPS = 160
-CODE = """
-import sys
-from pathlib import Path
-from tests.tiny import tiny_config
-from transformer_lab.training import runs
-config = tiny_config(steps={steps}, save_every=2, log_every=10, keep=2)
-runs.run(config, Path(sys.argv[1]))
-"""
+PROCESSES = multiprocessing.get_context("forkserver")  # which has loaded all modules before a fork
+PROCESSES.set_forkserver_preload(["tests.tiny"])
+
+
+def train(workdir, log):
+    """One device, as a user on one CPU has it."""
+    os.environ.pop("XLA_FLAGS", None)
+    sys.stderr = open(log, "a", encoding="utf-8")  # noqa: SIM115  closed with the process
+    runs.run(tiny_config(steps=STEPS, save_every=2, log_every=10, keep=2), workdir)
 
 
 def start(workdir):
-    """One device, as a user on one CPU has it."""
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    command = [sys.executable, "-c", CODE.format(steps=STEPS), str(workdir)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **quiet)
+    process = PROCESSES.Process(target=train, args=(workdir, workdir.with_suffix(".log")))
+    process.start()
+    return process
 
 
 def saved_steps(workdir):
@@ -42,18 +40,19 @@ def saved_steps(workdir):
 def kill_somewhere(workdir, rng):
     """Waits for the process to save anew, then kills it some milliseconds later."""
     before, process = saved_steps(workdir), start(workdir)
-    while process.poll() is None and saved_steps(workdir) == before:
+    while process.is_alive() and saved_steps(workdir) == before:
         time.sleep(0.005)
     time.sleep(rng.uniform(0.0, 0.15))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    return process.returncode == -signal.SIGKILL
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
 
 
 def finish(workdir):
     process = start(workdir)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-2000:]
+    process.join(timeout=300)
+    errors = workdir.with_suffix(".log").read_text(encoding="utf-8")
+    assert process.exitcode == 0, errors[-2000:]
     return errors
 
 

@@ -13,10 +13,9 @@ from etils.epath import backend
 from fsspec.implementations.memory import MemoryFile
 
 from tests.bucket import Bucket, buckets
+from tests.entry import command
 from tests.tiny import read_metrics, tiny_config
 from tests.training.test_checkpoint import abstract, make_state
-from transformer_lab import cli
-from transformer_lab.commands import evaluate, sweep
 from transformer_lab.errors import LabError
 from transformer_lab.training import lock, places, runs, sources
 from transformer_lab.training.checkpoint import Checkpoints
@@ -46,15 +45,6 @@ def local(tmp_path_factory):
 
 def steady(values):
     return {k: v for k, v in values.items() if not k.endswith(RATES)}
-
-
-def evaluated(workdir, monkeypatch, capsys):
-    """What the command of that name prints."""
-    monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={workdir}"])
-    cli.declare(evaluate)
-    cli.flags.FLAGS(sys.argv)
-    evaluate.main([])
-    return json.loads(capsys.readouterr().out)
 
 
 def stop_at(step, monkeypatch):
@@ -94,7 +84,7 @@ def test_a_run_in_a_bucket_stops_resumes_and_is_used_with_a_directorys_digits(
     assert tops == {"checkpoints", "clock.json", "config.json", "metrics.jsonl", "results.json"}
     steps = {name.split("/")[1] for name in names if name.startswith("checkpoints/")}
     assert steps == {"step_00000005", "step_00000010"}
-    values = evaluated(there, monkeypatch, capsys)
+    values = json.loads(command("evaluate", f"--workdir={there}").stdout)
     assert values.items() >= {k[5:]: v for k, v in ours.items() if k.startswith("test/")}.items()
     found = [sources.open_source(str(place)).params for place in (address, local)]
     jax.tree.map(np.testing.assert_array_equal, *found)
@@ -177,9 +167,6 @@ def test_what_a_bucket_cannot_hold_is_refused_before_anything_is_written(objects
     for name in ("a[1]", "a*", "a#b", "a?b"):
         with pytest.raises(LabError, match="no name in a bucket may hold any of"):
             runs.run(tiny_config(), Path(f"gs://bucket/{name}"))
-    monkeypatch.setattr(sys, "argv", ["sweep", "--workdir=gs://bucket/sweep"])
-    cli.declare(sweep)
-    cli.flags.FLAGS(sys.argv)
-    with pytest.raises(LabError, match="^gs://bucket/sweep cannot hold a sweep"):
-        sweep.main([])
+    done = command("sweep", "--workdir=gs://bucket/sweep")
+    assert done.stderr.startswith(b"error: gs://bucket/sweep cannot hold a sweep")
     assert not objects

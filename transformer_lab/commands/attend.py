@@ -17,14 +17,13 @@ from rich.table import Table
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError, known
-from transformer_lab.training import runs
 from transformer_lab.viewing import heads
 from transformer_lab.viewing.capture import Inputs, Map, Maps, capture
 from transformer_lab.viewing.page import page
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
     flags.DEFINE_string("text", None, "What the model reads.")
     flags.DEFINE_string("text_b", None, "A second text, or the target of an encoder-decoder.")
     flags.DEFINE_string("image", None, "A file, for models that see.")
@@ -44,12 +43,11 @@ def main(_: list[str]) -> None:
         raise LabError("say what to make: --output=FILE.html, --png=FILE.png or --heads")
     if args.png and not args.png.endswith(".png"):
         raise LabError(f"--png={args.png} does not end in .png, which it would be")
-    config, workdir = cli.get_config(), cli.get_workdir()
-    trainer, params = runs.open_run(config, workdir, args.average, args.init_from)
+    trainer, params = cli.open_run()
     inputs = Inputs(args.text, args.text_b, args.image, args.extend, args.words)
     maps = capture(trainer.task, params, inputs, trainer.place)
     if args.output:
-        title = f"{workdir.name}: {args.text or args.image}"
+        title = f"{cli.get_workdir().name}: {args.text or args.image}"
         Path(args.output).write_text(page(maps, title), encoding="utf-8")
     if args.png:
         from transformer_lab.viewing.png import png  # matplotlib takes a second to load

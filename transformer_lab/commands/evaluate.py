@@ -13,7 +13,6 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import known
-from transformer_lab.training import runs
 from transformer_lab.training.loop import final_scores
 from transformer_lab.training.results import write_files
 
@@ -21,16 +20,13 @@ SPLITS = ("train", "validation", "test")
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
     flags.DEFINE_string("split", "test", "train | validation | test.")
 
 
 def main(_: list[str]) -> None:
-    args = flags.FLAGS
-    known("--split=", args.split, SPLITS)
-    trainer, params = runs.open_run(
-        cli.get_config(), cli.get_workdir(), args.average, args.init_from
-    )
-    values, scores = final_scores(trainer, params, args.split)
+    known("--split=", flags.FLAGS.split, SPLITS)
+    trainer, params = cli.open_run()
+    values, scores = final_scores(trainer, params, flags.FLAGS.split)
     write_files(scores, cli.get_workdir())
     print(json.dumps({**values, **scores.notes}))

@@ -26,7 +26,7 @@ from transformer_lab.training.writers import log
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
     flags.DEFINE_string("target", "", "Directory to write: a new one, or without a model.")
     flags.DEFINE_bool("peft", False, "Write the LoRA adapter alone, as their peft does.")
     flags.DEFINE_string("model_type", "", "Hugging Face's family; empty: the first that fits.")
@@ -37,11 +37,11 @@ def main(_: list[str]) -> None:
     if not args.target:
         raise LabError("--target=DIR is missing: where to write the Hugging Face model")
     config = cli.get_config()
-    opening = config, cli.get_workdir(), args.average, args.init_from
     if args.peft:
+        opening = config, cli.get_workdir(), args.average, args.init_from
         export_adapter(config.model.kind, *runs.open_state(*opening), args)
         return
-    trainer, params = runs.open_run(*opening)
+    trainer, params = cli.open_run()
     kind = config.model.kind
     if note := export_run(kind, trainer.task, params, args.target, args.model_type):
         log(note)

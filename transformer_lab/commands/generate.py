@@ -20,12 +20,11 @@ from transformer_lab.data.formats.lines import lines
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.text.stream import TextStream, dropped_blank
 from transformer_lab.text.tokenizer import clean
-from transformer_lab.training import runs
 from transformer_lab.training.writers import log
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
     flags.DEFINE_string("prompt", None, "The text to continue.")
     flags.DEFINE_string("prompts", "", "A file with a prompt a line.")
     flags.DEFINE_string("score", "", "A file with a text a line to score; - for standard input.")
@@ -49,7 +48,7 @@ def main(_: list[str]) -> None:
     if args.prompt and clean(args.prompt) != args.prompt:  # Python keeps such bytes as surrogates
         raise LabError("--prompt holds bytes that are no UTF-8: write it in UTF-8")
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
-    trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
+    trainer, params = cli.open_run()
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     if answers:
         decoder = trainer.task.decoder(trainer.place)

@@ -25,7 +25,7 @@ from transformer_lab.training.writers import log, make_workdir
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
     flags.DEFINE_string("target", "", "Directory of the new run.")
 
 
@@ -36,7 +36,7 @@ def main(_: list[str]) -> None:
     config, target = cli.get_config(), place(args.target)
     if (target / runs.CONFIG).exists() or (target / "checkpoints").exists():
         raise LabError(f"--target={target} holds a run already: choose another directory")
-    trainer, params = runs.open_run(config, cli.get_workdir(), args.average, args.init_from)
+    trainer, params = cli.open_run()
     write_run(config, trainer, params, target)
 
 

@@ -12,7 +12,6 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError
-from transformer_lab.training import runs
 
 WORDS = True  # arguments that are no flags
 
@@ -28,7 +27,7 @@ def main(queries: list[str]) -> None:
         raise LabError(f"{workdir} holds a run of {config.task.kind}, not of word_vectors")
     if not queries:
         raise LabError('give a word, or "a - b + c"')
-    trainer, params = runs.open_run(config, workdir)
+    trainer, params = cli.open_run()
     sys.stdout.reconfigure(encoding="utf-8")
     for query in queries:
         for word, cosine in trainer.task.nearest(params, query, flags.FLAGS.count):

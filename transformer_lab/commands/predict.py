@@ -14,7 +14,6 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError
-from transformer_lab.training import runs
 
 GROUP = 256  # lines that are read before they are answered
 
@@ -23,14 +22,13 @@ WORDS = True  # arguments that are no flags
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
     flags.DEFINE_bool("json", False, "Write a JSON object a text.")
 
 
 def main(texts: list[str]) -> None:
     args = flags.FLAGS
-    config, workdir = cli.get_config(), cli.get_workdir()
-    trainer, params = runs.open_run(config, workdir, args.average, args.init_from)
+    config, (trainer, params) = cli.get_config(), cli.open_run()
     task = trainer.task
     if not hasattr(task, "predict"):
         raise LabError(

@@ -28,7 +28,7 @@ CELL = 96  # pixels of an image on the sheet
 
 
 def define() -> None:
-    cli.run_flags("average")
+    cli.run_flags()
     flags.DEFINE_string("images", "", "A folder of images; those in its folders count too.")
     flags.DEFINE_string("query", "", "What the images should show.")
     flags.DEFINE_string("target", "retrieved.png", "The contact sheet to write.")
@@ -42,7 +42,7 @@ def main(_: list[str]) -> None:
     files = [p for p in visible(Path(args.images)) if p.suffix.lower() in KINDS]
     if not files:
         raise LabError(f"--images={args.images}: no image file lies there")
-    trainer, params = open_towers(args.average)
+    trainer, params = open_towers()
     task, place = trainer.task, trainer.place
     kept, parts = [], []
     for first in range(0, len(files), GROUP):

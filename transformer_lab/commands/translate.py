@@ -11,24 +11,18 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 
-from absl import flags
-
 from transformer_lab import cli
-from transformer_lab.training import runs
 from transformer_lab.training.writers import log
 
 WORDS = True  # arguments that are no flags
 
 
 def define() -> None:
-    cli.run_flags("average", "init_from")
+    cli.run_flags()
 
 
 def main(sentences: list[str]) -> None:
-    args = flags.FLAGS
-    trainer, params = runs.open_run(
-        cli.get_config(), cli.get_workdir(), args.average, args.init_from
-    )
+    trainer, params = cli.open_run()
     task = trainer.task
     sys.stdout.reconfigure(encoding="utf-8")
     alone, many = task.decoder(trainer.place, rows=1), task.decoder(trainer.place)

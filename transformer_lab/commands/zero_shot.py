@@ -12,13 +12,12 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError
-from transformer_lab.training import runs
 
 WORDS = True  # arguments that are no flags
 
 
 def define() -> None:
-    cli.run_flags("average")
+    cli.run_flags()
     flags.DEFINE_list("labels", [], "The names to choose from.")
     flags.DEFINE_string(
         "templates", "{}|a picture of {}", "Texts with {} in a label's place, by |."
@@ -34,7 +33,7 @@ def main(paths: list[str]) -> None:
         raise LabError('give --labels="a cat,a dog" and image files')
     if any("{}" not in template for template in templates):
         raise LabError(f'--templates="{args.templates}": each needs {{}} in the label\'s place')
-    trainer, params = open_towers(args.average)
+    trainer, params = open_towers()
     task, place = trainer.task, trainer.place
     images = task.image_vectors(params, task.read_images(paths), place)
     prompts = [[t.replace("{}", label) for t in templates] for label in labels]
@@ -48,11 +47,11 @@ def main(paths: list[str]) -> None:
             print(f"{path}\t{shown}", flush=True)
 
 
-def open_towers(average: int = 0):
+def open_towers():
     """(trainer, parameters) of the run in --workdir, which must have two towers."""
     config = cli.get_config()
     if config.model.kind != "two_towers":
         raise LabError(
             f"a run of {config.model.kind} has no two towers: train configs/clip_emoji.py"
         )
-    return runs.open_run(config, cli.get_workdir(), average)
+    return cli.open_run()

@@ -6,11 +6,25 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from transformer_lab.errors import LabError, nearest
+from transformer_lab.errors import LabError, chosen, within
 
-LENGTH_PENALTIES = ("gnmt", "power")
-EARLY_STOPPING = ("exact", "heuristic", "first")
-_LARGEST_ALPHA = 10.0  # beyond it float32 penalties of long texts overflow
+CHOICES = {
+    "length_penalty": ("gnmt", "power"),
+    "early_stopping": ("exact", "heuristic", "first"),
+}
+RANGES = {
+    "beam_size": (1, math.inf),
+    "n_best": (1, math.inf),
+    "batch_size": (1, math.inf),
+    "alpha": (-10, 10),  # beyond it float32 penalties of long texts overflow
+    "max_new_tokens": (0, math.inf),
+    "min_new_tokens": (0, math.inf),
+    "no_repeat_ngram": (0, math.inf),
+    "repetition_penalty": (0, math.inf),
+    "temperature": (0, math.inf),
+    "top_k": (0, math.inf),
+    "top_p": (0, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -47,60 +61,27 @@ class DecodeConfig:
     force_eos: bool = False  # a text that reaches the limit ends in the end token, at no cost
 
     def __post_init__(self):
-        for name in ("beam_size", "n_best", "batch_size"):
-            if getattr(self, name) < 1:
-                raise LabError(f"decode.{name} = {getattr(self, name)} must be at least 1")
+        for name, (low, high) in RANGES.items():
+            within(f"decode.{name}", getattr(self, name), low, high)
+        for name in ("banned_tokens", "end_tokens"):
+            within(f"decode.{name}", min(getattr(self, name), default=0), 0)
+        within("decode.first_token", self.first_token or 0, 0)
         if self.n_best > self.beam_size:
             raise LabError(
                 f"decode.n_best = {self.n_best} needs decode.beam_size >= {self.n_best}, "
                 f"it is {self.beam_size}"
             )
-        for name, valid in (
-            ("length_penalty", LENGTH_PENALTIES),
-            ("early_stopping", EARLY_STOPPING),
-        ):
-            value = getattr(self, name)
-            if value not in valid:
-                raise LabError(f'decode.{name} = "{value}" is unknown{nearest(str(value), valid)}')
-        if not (math.isfinite(self.alpha) and abs(self.alpha) <= _LARGEST_ALPHA):
+        chosen(self, "decode", CHOICES)
+        if self.repetition_penalty == 0:
+            raise LabError("decode.repetition_penalty = 0 divides by nothing: 1 is none")
+        if self.beam_size > 1 and (self.temperature or self.top_k or self.top_p < 1):
             raise LabError(
-                f"decode.alpha = {self.alpha} is not in [{-_LARGEST_ALPHA:g}, {_LARGEST_ALPHA:g}]"
-            )
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise LabError(
-                f"decode.temperature = {self.temperature} must be 0 (the likeliest token) or more"
-            )
-        if self.top_k < 0 or not 0 <= self.top_p <= 1:
-            raise LabError(
-                f"decode.top_k = {self.top_k} must be at least 0 (all), decode.top_p = "
-                f"{self.top_p} within [0, 1]"
-            )
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise LabError(
-                f"decode.repetition_penalty = {self.repetition_penalty} must be above 0 (1: none)"
-            )
-        if self.beam_size > 1 and (self.top_k or self.top_p < 1):
-            raise LabError(
-                f"decode.top_k = {self.top_k} and decode.top_p = {self.top_p} restrict sampling, "
-                "decode.beam_size > 1 searches: unset them"
+                f"decode.temperature = {self.temperature}, decode.top_k = {self.top_k} and "
+                f"decode.top_p = {self.top_p} are for sampling, decode.beam_size > 1 searches: "
+                "set one of the two"
             )
         if "" in self.stop:
             raise LabError("decode.stop holds an empty string: unset it, or name what ends a text")
-        if self.temperature and self.beam_size > 1:
-            raise LabError("decode.temperature samples, decode.beam_size > 1 searches: set one")
-        for name in ("no_repeat_ngram", "min_new_tokens"):
-            if getattr(self, name) < 0:
-                raise LabError(f"decode.{name} = {getattr(self, name)} is negative: use 0")
-        if self.max_new_tokens < 0:
-            raise LabError(
-                f"decode.max_new_tokens = {self.max_new_tokens} must be at least 1, "
-                "or 0 for what the task says"
-            )
-        if self.first_token is not None and self.first_token < 0:
-            raise LabError(f"decode.first_token = {self.first_token} is negative: unset it")
-        for name in ("banned_tokens", "end_tokens"):
-            if any(token < 0 for token in getattr(self, name)):
-                raise LabError(f"decode.{name} = {getattr(self, name)} has a negative id")
 
     def penalties(self, longest: int) -> Float[np.ndarray, "lengths"]:
         """The divisor of the log-probability for each length 0 .. longest; that of 0 is unused."""

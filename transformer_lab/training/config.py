@@ -6,13 +6,12 @@ what they refuse, before anything is compiled or written.
 """
 
 import dataclasses
-import math
 import types
 import typing
 from typing import TYPE_CHECKING, Any
 
 from transformer_lab import models, tasks
-from transformer_lab.errors import LabError, at_least, chosen, fractions, nearest
+from transformer_lab.errors import LabError, at_least, chosen, fractions, nearest, within
 from transformer_lab.ops.layout import AXES
 
 if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not need the package
@@ -61,12 +60,8 @@ class OptimizerConfig:
 
     def __post_init__(self):
         positive = ("learning_rate", "warmup_steps", "end_factor", "weight_decay", "clip_norm")
-        for name in (*positive, "epsilon", "b1", "b2"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise LabError(f"optimizer.{name} = {value} must be finite and not negative")
-            if name in ("b1", "b2") and value >= 1:
-                raise LabError(f"optimizer.{name} = {value} is not in [0, 1)")
+        at_least(self, "optimizer", 0, *positive, "epsilon")
+        fractions(self, "optimizer", "b1", "b2")
         if not 0 < self.layer_decay <= 1:
             raise LabError(f"optimizer.layer_decay = {self.layer_decay} is not in (0, 1]")
 
@@ -123,9 +118,9 @@ class RunConfig:
     adapt: AdaptConfig = AdaptConfig()
 
     def __post_init__(self):
-        for name in ("steps", "micro_batches", "log_every", "eval_every", "save_every", "keep"):
-            if getattr(self, name) < (0 if name == "steps" else 1):
-                raise LabError(f"{name} = {getattr(self, name)} must be at least 1")
+        within("steps", self.steps, 0)
+        for name in ("micro_batches", "log_every", "eval_every", "save_every", "keep"):
+            within(name, getattr(self, name), 1)
         if self.epochs is not None and self.epochs <= 0:
             raise LabError(f"epochs = {self.epochs} must be more than 0")
         if not 0 <= self.ema_decay < 1:
