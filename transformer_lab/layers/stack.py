@@ -79,17 +79,21 @@ class Stack(nn.Module):
     def init_cache(self, batch: int, length: int) -> dict[str, Cache]:
         """An empty cache with room for `length` positions, of which a window keeps its own number;
         a mixer's is the state of constant size that it starts from."""
-        nothing = jnp.zeros((batch, 1, self.config.width), self.config.compute_dtype)
-        padding = Visible(keys=jnp.zeros((batch, 1), bool))
-        places, first = self._places(1), jnp.zeros((), jnp.int32)
-        flow = Flow(padding.keys, None, places.query)
+        cfg = self.config
+        nothing = jnp.zeros((batch, 1, cfg.width), cfg.compute_dtype)
+        flow = Flow(jnp.zeros((batch, 1), bool), None, jnp.zeros((1,), jnp.int32))
         cache = {}
         for name, layer in self._named():
-            # One position of padding, which leaves a state as it is.
-            _, new = layer.step(nothing, None, first, padding, places, flow=flow)
-            size = self._cache_length(layer, length)
-            empty = lambda x, size=size: jnp.zeros((*x.shape[:2], size, x.shape[3]), x.dtype)  # noqa: E731
-            cache[name] = self._map_keys(layer, empty, new)
+            if layer.mixes:
+                # One position of padding, which leaves a state as it is.
+                state = layer.mixer(nothing, flow)[1]
+            else:
+                size = self._cache_length(layer, length)
+                empty = jnp.zeros((batch, cfg.key_value_heads, size, cfg.head_dim), nothing.dtype)
+                state = empty, empty
+            if layer.config.feed_forward == "shifted":
+                state = {"mixer": state, "feed_forward": nothing[:, 0]}
+            cache[name] = state
         return cache
 
     def _named(self):

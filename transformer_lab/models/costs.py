@@ -15,15 +15,17 @@ def parameter_groups(kind: str, config: Any) -> dict[str, int]:
     """Parameters by the tree's top-level names, running statistics aside.
 
     A family whose stacks have equal layers says in `STACKS` which setting counts those of which
-    group, such as {"encoder": "layers"}: of such a stack one layer is traced.
+    group, such as {"encoder": "layers"}: of such a stack one layer is traced, or one period of
+    its `layer_kinds`.
     """
-    stacks = said(config, "STACKS", {})
-    shapes = parameter_shapes(kind, replace(config, **dict.fromkeys(stacks.values(), 1)))
+    stacks, period = said(config, "STACKS", {}), len(getattr(config, "layer_kinds", ())) or 1
+    shapes = parameter_shapes(kind, replace(config, **dict.fromkeys(stacks.values(), period)))
     groups = {name: _numbers(tree) for name, tree in shapes.items() if name != STATISTICS}
     for group, setting in stacks.items():
         layers = getattr(config, setting)
-        more = (config.layers if layers is None else layers) - 1
-        groups[group] += more * _numbers(shapes[group]["layer_0"])
+        each = [_numbers(shapes[group][f"layer_{i}"]) for i in range(period)]
+        rounds, rest = divmod(config.layers if layers is None else layers, period)
+        groups[group] += (rounds - 1) * sum(each) + sum(each[:rest])
     return groups
 
 

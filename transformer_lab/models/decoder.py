@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, at_least, chosen
+from transformer_lab.layers import costs
 from transformer_lab.layers.basic import dense, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.embedding import Embedding, check_length, enter, scaled
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models.base import Model
-from transformer_lab.ops.activations import GATED
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.visibility import Visible
 
@@ -186,39 +186,46 @@ def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Arr
 
 
 def matmul_parameters(config: DecoderConfig) -> int:
-    """Parameters that multiply each token's vector: all matrices and the head (a tied one too).
+    """Parameters that multiply each token's vector: all matrices and the head (a tied one too), of
+    experts those that work for a token.
 
     Looking an embedding up costs nothing; Transformer-XL's projection of distances is the same for
     all tokens of a batch and left out.
     """
-    queries, keys = config.heads * config.head_dim, config.key_value_heads * config.head_dim
-    attention = 2 * config.width * (queries + keys)
-    matrices = 3 if config.activation in GATED else 2
-    feed_forward = matrices * config.width * config.feed_forward_width
     narrow = config.embedding_width
     ends = config.table_rows * (narrow or config.width) + 2 * config.width * (narrow or 0)
-    return config.layers * (attention + feed_forward) + ends
+    return sum(map(costs.active_parameters, _each_layer(config))) + ends
 
 
 def training_flops(config: DecoderConfig, length: int | None = None) -> int:
-    """FLOPs a token, forward and backward: 6 N + 12 L N_heads H T (Chowdhery 2022, appendix B).
+    """FLOPs a token, forward and backward: 6 N + 12 L N_heads H T (Chowdhery 2022, appendix B),
+    with L the layers of attention, and the states of other mixers.
 
     The backward pass costs twice the forward one, 2 N (Kaplan 2020, table 1). Attention counts its
     full square, though masks and windows leave half of it or less; recomputation is not counted.
     """
     length = config.max_length if length is None else length
-    attention = 12 * config.layers * config.heads * config.head_dim * length
-    return 6 * matmul_parameters(config) + attention
+    layers = _each_layer(config)
+    attention = 12 * sum(map(costs.attends, layers)) * config.heads * config.head_dim * length
+    return 6 * matmul_parameters(config) + attention + sum(map(costs.recurrence_flops, layers))
 
 
 def cache_bytes(config: DecoderConfig, length: int = 1, dtype: str = "bfloat16") -> int:
-    """Bytes of keys and values that `length` positions of one sequence leave in a decoding cache.
+    """Bytes that `length` positions of one sequence leave in a decoding cache: keys and values of
+    attention, of which a window bounds the number, and the float32 states of other mixers."""
+    total = 0
+    for layer in _each_layer(config):
+        if costs.attends(layer):
+            held = min(length, layer.window) if layer.window else length
+            a_position = 2 * layer.key_value_heads * layer.head_dim * jnp.dtype(dtype).itemsize
+            total += held * a_position
+        else:
+            total += 4 * costs.state_numbers(layer)
+    return total
 
-    A window bounds it: a sequence never holds more positions than that.
-    """
-    held = min(length, config.window) if config.window else length
-    a_layer = 2 * config.key_value_heads * config.head_dim * jnp.dtype(dtype).itemsize
-    return held * config.layers * a_layer
+
+def _each_layer(config: DecoderConfig) -> list[StackConfig]:
+    return [config.layer(i) for i in range(config.layers)]
 
 
 def example_inputs() -> tuple[Array, ...]:

@@ -1,0 +1,76 @@
+"""What one layer of a stack costs a token, by its settings alone."""
+
+from transformer_lab.layers.config import StackConfig
+from transformer_lab.ops.activations import GATED
+
+
+def active_parameters(config: StackConfig) -> int:
+    """Entries of the matrices that multiply one token's vector in a layer of this config: of
+    experts, those that work for a token, the shared ones and the router."""
+    return _mixer(config) + _feed_forward(config)
+
+
+def state_numbers(config: StackConfig) -> int:
+    """Numbers of the state that a mixer carries from token to token; 0 for attention."""
+    mixer, heads = config.mixer, config.heads
+    value = mixer.value_dim or config.head_dim
+    keys = {
+        "elu": config.head_dim,
+        "relu": config.head_dim,
+        "exponential": config.head_dim,
+        "taylor": 1 + config.head_dim + config.head_dim**2,
+    }[mixer.feature_map]
+    return {
+        "attention": 0,
+        "linear": heads * keys * (value + 1),
+        "retention": heads * config.head_dim * value,
+        "gated": heads * config.head_dim * value,
+        "s4d": config.width * mixer.state,
+        "mamba": mixer.inner_width * mixer.state,
+        "mamba2": mixer.inner_width * mixer.state,
+        "rwkv": 2 * mixer.inner_width,
+    }[mixer.kind]
+
+
+def recurrence_flops(config: StackConfig) -> int:
+    """FLOPs a token of a training step for the state: it decays, takes a product in, and is read
+    (5 operations a number), and the way back costs twice as much."""
+    return 3 * 5 * state_numbers(config)
+
+
+def attends(config: StackConfig) -> bool:
+    """Whether the layer has attention, whose cost grows with the length."""
+    return config.mixer.kind == "attention"
+
+
+def _mixer(config: StackConfig) -> int:
+    width, mixer = config.width, config.mixer
+    queries, values = (
+        config.heads * config.head_dim,
+        config.heads * (mixer.value_dim or config.head_dim),
+    )
+    keys, inner = config.key_value_heads * config.head_dim, mixer.inner_width
+    select, groups = mixer.step_rank + 2 * mixer.state, 2 * mixer.state_groups * mixer.state
+    gated = width * (2 * queries + 3 * values)
+    return {
+        "attention": 2 * width * (queries + keys),
+        "linear": width * (2 * queries + 2 * values),
+        "retention": gated,
+        "gated": gated + mixer.gate_rank * (width + queries),
+        "s4d": 2 * width * width,
+        "mamba": 3 * width * inner + inner * (select + mixer.step_rank),
+        "mamba2": width * (3 * inner + groups + mixer.state_heads),
+        "rwkv": 4 * width * inner,
+    }[mixer.kind]
+
+
+def _feed_forward(config: StackConfig) -> int:
+    matrices = 3 if config.activation in GATED else 2
+    width, hidden, own = config.width, config.feed_forward_width, config.experts
+    each = matrices * width * (own.width or hidden)
+    return {
+        "none": 0,
+        "dense": matrices * width * hidden,
+        "experts": (own.top_k + own.shared) * each + width * own.count,
+        "shifted": width * (2 * hidden + width),
+    }[config.feed_forward]
