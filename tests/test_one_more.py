@@ -84,7 +84,7 @@ class LinearRecurrence(Model):
     def setup(self):
         cfg = self.config
         self.embedding = Embedding(cfg.vocab_size, cfg.width, cfg.width**-0.5)
-        make_layers(self, partial(Layer, cfg), cfg.layers)
+        make_layers(self, [partial(Layer, cfg)] * cfg.layers)
 
     def __call__(self, tokens, dropout_key=None, segments=None, labels=None):
         check_length(self.config, tokens.shape[1])

@@ -58,7 +58,8 @@ def test_palms_flops_give_the_utilisation_that_its_paper_states():
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_cache_bytes_are_those_of_the_cache_and_a_window_bounds_them(variant):
     config = config_of(variant)
-    cache = jax.eval_shape(lambda: Decoder(config).bind({}).init_cache(1, 8))["layers"]
+    empty = lambda p: Decoder(config).apply({"params": p}, 1, 8, method="init_cache")  # noqa: E731
+    cache = jax.eval_shape(empty, parameter_shapes("decoder", config))["layers"]
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
     assert decoder.cache_bytes(config, 8, "float32") == held
     assert decoder.cache_bytes(config) == 2 * 3 * config.key_value_heads * 6 * 2

@@ -55,7 +55,7 @@ class Net(Model):
     config: Config
 
     def setup(self):
-        make_layers(self, functools.partial(Layer, self.config), self.config.layers)
+        make_layers(self, [functools.partial(Layer, self.config)] * self.config.layers)
 
     def __call__(self, x, mask):
         return run_layers(self, x, lambda i: (mask,))
