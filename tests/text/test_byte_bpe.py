@@ -95,11 +95,6 @@ def test_training_merges_frequent_pairs_after_specials_and_bytes(trained):
 def test_the_vocabulary_is_bounded_by_what_the_texts_support():
     tokenizer = train(TokenizerConfig(kind="byte_bpe", vocab_size=5000), ["ab ab"])
     assert [tokenizer.piece(i) for i in range(260, tokenizer.vocab_size)] == ["ab", "Ġab"]
-    with pytest.raises(LabError, match="vocab_size 259 is too small .* possible is 260"):
-        TokenizerConfig(kind="byte_bpe", vocab_size=259)
-    for nothing in ([], [""]):
-        with pytest.raises(LabError, match="corpus of the tokenizer is empty"):
-            train(TokenizerConfig(kind="byte_bpe"), nothing)
 
 
 def test_training_again_gives_the_same_files_and_they_load(trained):
@@ -238,8 +233,6 @@ def test_no_text_spells_a_special_token_even_where_it_is_a_plain_piece():
 
 
 def test_a_foreign_tokenizer_that_cannot_be_used_is_one_line(trained):
-    with pytest.raises(LabError, match="not trained: set the tokenizer's kind to byte_bpe"):
-        train(TokenizerConfig(kind="hf"), TEXTS)
     with pytest.raises(LabError, match=r"tokenizer\.json cannot be read by the tokenizers"):
         load({"tokenizer.json": b'{"model": 3}'})
     nameless = gpt2(trained)["tokenizer.json"].replace(b"<|endoftext|>", b"<|other|>")

@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 
 from transformer_lab.errors import LabError
-from transformer_lab.text import MarianTokenizer, TokenizerConfig, load, load_dir, save_dir, train
+from transformer_lab.text import MarianTokenizer, load, load_dir, save_dir
 
 ENGLISH = ["the cat sat on the mat", "a cat and a dog"] * 4
 FRENCH = ["le chat est sur le tapis", "un chat et un chien"] * 4
@@ -131,8 +131,6 @@ def test_an_id_in_a_gap_of_the_vocabulary_is_refused(files):
         tokenizer.decode([5])
 
 
-def test_two_vocabularies_and_training_are_refused(files):
+def test_two_vocabularies_are_refused(files):
     with pytest.raises(LabError, match=r"target_vocab\.json are not supported"):
         load({**files, "target_vocab.json": b"{}"})
-    with pytest.raises(LabError, match="loaded from a model's directory, not trained"):
-        train(TokenizerConfig(kind="marian"), ENGLISH)

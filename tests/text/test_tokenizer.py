@@ -61,6 +61,9 @@ def test_an_unknown_kind_is_refused_with_the_nearest():
         ({"lossless": 1}, "lossless must be bool, got 1"),
         ({"lossless": True, "byte_fallback": False}, "lossless=True needs byte_fallback"),
         ({"kind": "word", "lossless": True}, "word tokenizer cannot be lossless"),
+        ({"kind": "plain_bpe", "lossless": True}, "plain_bpe tokenizer cannot be lossless"),
+        ({"kind": "wordpiece", "lossless": True}, "wordpiece tokenizer cannot be lossless"),
+        ({"kind": "byte_bpe", "vocab_size": 259}, "vocab_size 259 is too small .* is 260"),
         ({"kind": "char", "vocab_size": 4}, "smallest possible is 5"),
         ({"character_coverage": 0.5}, "between 0.98 and 1"),
     ],
@@ -163,17 +166,36 @@ def test_the_same_texts_give_the_same_bytes(tokenizers, kind):
     assert train(config(kind), iter(TEXTS), seed=5).to_files() == tokenizers[kind].to_files()
 
 
+EMPTY = [
+    *((kind, texts) for kind in TRAINED if kind != "byte" for texts in ([], [""])),
+    *((kind, [" ", "\n"]) for kind in ("bpe", "unigram", "word", "plain_bpe")),
+    ("bpe", ["\x01\u200b"]),  # which normalisation removes
+    *(("wordpiece", texts) for texts in ([], [""], [" \n"], ["\0\u200b"])),
+]
+PAPER = ["low " * 5 + "lower " * 2 + "newest " * 6 + "widest " * 3]
+WITHOUT = "a tokenizer of kind {} is loaded from a model's directory, not trained: .* kind to {}"
+
+
 @pytest.mark.parametrize(
-    ("kind", "texts"),
+    ("kind", "texts", "size", "message"),
     [
-        *((kind, texts) for kind in ("bpe", "unigram", "char", "word") for texts in ([], [""])),
-        *((kind, [" ", "\n"]) for kind in ("bpe", "unigram", "word")),
-        ("bpe", ["\x01\u200b"]),  # which normalisation removes
+        *((kind, texts, 285, "training corpus .* is empty") for kind, texts in EMPTY),
+        # Five special pieces, a and b, ##b; four and the characters of the words and their end.
+        ("wordpiece", ["ab"], 7, "vocab_size 7 is too small .* smallest possible is 8"),
+        ("plain_bpe", PAPER, 14, "vocab_size 14 is too small .* smallest possible is 15"),
+        ("hf", TEXTS, 285, WITHOUT.format("hf", "byte_bpe")),
+        ("marian", TEXTS, 285, WITHOUT.format("marian", "bpe or unigram")),
+        ("t5", TEXTS, 285, WITHOUT.format("t5", "unigram, with extra_ids")),
     ],
 )
-def test_an_empty_corpus_is_refused(kind, texts):
-    with pytest.raises(LabError, match="training corpus .* is empty"):
-        train(config(kind), texts)
+def test_what_cannot_be_trained_is_refused(kind, texts, size, message):
+    with pytest.raises(LabError, match=message):
+        train(config(kind, vocab_size=size), texts)
+
+
+def test_the_smallest_possible_vocabulary_is_made():
+    assert train(config("wordpiece", vocab_size=8), ["ab"]).vocab_size == 8
+    assert train(config("plain_bpe", vocab_size=15), PAPER).vocab_size == 15
 
 
 def test_one_text_in_place_of_many_is_refused():

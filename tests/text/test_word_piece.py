@@ -113,18 +113,6 @@ def test_training_merges_the_most_frequent_after_specials_and_characters(trained
     assert not cased.config.lowercase and cased.decode(cased.encode("The Café")) == "The Café"
 
 
-def test_a_vocabulary_too_small_or_texts_without_words_are_refused():
-    # Five special pieces, a and b, ##b.
-    assert train(TokenizerConfig(kind="wordpiece", vocab_size=8), ["ab"]).vocab_size == 8
-    with pytest.raises(LabError, match="vocab_size 7 is too small .* smallest possible is 8"):
-        train(TokenizerConfig(kind="wordpiece", vocab_size=7), ["ab"])
-    for nothing in ([], [""], [" \n"], ["\0\u200b"]):
-        with pytest.raises(LabError, match="corpus of the tokenizer is empty"):
-            train(TokenizerConfig(kind="wordpiece"), nothing)
-    with pytest.raises(LabError, match="cannot be lossless"):
-        TokenizerConfig(kind="wordpiece", lossless=True)
-
-
 def test_berts_files_keep_their_ids_and_survive_a_checkpoint(tmp_path):
     files = bert("the", "cat", "##s", do_lower_case=True)
     tokenizer = load(files)
