@@ -233,6 +233,7 @@ def example_inputs() -> tuple[Array, ...]:
     return (jnp.zeros((1, 2), jnp.int32),)
 
 
+VIEW = "decoder"  # the reader of its attention, in viewing/capture.py
 CONFIG = DecoderConfig
 build = Decoder
 STACKS = {"decoder": "layers"}

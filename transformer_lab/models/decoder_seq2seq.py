@@ -76,5 +76,6 @@ def _to_the_end(tokens, mask):
     return jnp.take_along_axis(tokens, places % length, axis=1), places >= 0
 
 
+VIEW = "decoder_seq2seq"  # the reader of its attention, in viewing/capture.py
 CONFIG = DecoderSeq2SeqConfig
 build = DecoderSeq2Seq

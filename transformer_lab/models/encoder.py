@@ -140,6 +140,7 @@ class Encoder(Model):
         return self.embedding.logits(hidden, labels, self.mlm_bias)
 
 
+VIEW = "encoder"  # the reader of its attention, in viewing/capture.py
 CONFIG = EncoderConfig
 build = Encoder
 STACKS = {"encoder": "layers"}

@@ -193,6 +193,7 @@ def example_inputs() -> tuple[Array, ...]:
     return ids, ids == 0, ids
 
 
+VIEW = "encoder_decoder"  # the reader of its attention, in viewing/capture.py
 CONFIG = EncoderDecoderConfig
 build = EncoderDecoder
 STACKS = {"encoder": "layers", "decoder": "decoder_layers"}

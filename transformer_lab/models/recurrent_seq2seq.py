@@ -212,6 +212,7 @@ class RecurrentSeq2Seq(Model):
         return table(ids)
 
 
+VIEW = "recurrent_seq2seq"  # the reader of its attention, in viewing/capture.py
 CONFIG = RecurrentSeq2SeqConfig
 build = RecurrentSeq2Seq
 RULES = ((r"(bridge|readout)/kernel$", ("fsdp",)),)

@@ -180,6 +180,7 @@ def example_inputs() -> tuple[Array, ...]:
     return (jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 2), jnp.int32))
 
 
+VIEW = "two_towers"  # the reader of its attention, in viewing/capture.py
 CONFIG = TwoTowersConfig
 build = TwoTowers
 RULES = (

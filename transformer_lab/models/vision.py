@@ -177,6 +177,7 @@ def example_inputs() -> tuple[Array, ...]:
     return (jnp.zeros((1, 1, 1, 1)),)
 
 
+VIEW = "vision"  # the reader of its attention, in viewing/capture.py
 CONFIG = VisionConfig
 build = Vision
 STACKS = {"encoder": "layers"}

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from transformer_lab.errors import LabError
+from transformer_lab.models import said
 
 
 class Inputs(NamedTuple):
@@ -38,12 +39,13 @@ Reader = Callable[[Any, Any, Inputs, Any], Maps]
 def capture(task: Any, params: Any, inputs: Inputs, place: Any = None) -> Maps:
     """The maps of a task's model on an input, by name. `place` is the trainer's, for decoding.
 
-    Raises: LabError for a family that no reader knows, or an input that it does not read.
+    The file of a family names the reader that it is looked at by: `VIEW`, a name in `READERS`.
+    Raises: LabError for a family that names none, or an input that it does not read.
     """
-    family = task.family.__name__.rpartition(".")[2]
-    if family not in READERS:
-        raise LabError(f'no attention to see of a model of kind "{family}": {", ".join(READERS)}')
-    return READERS[family](task, params, inputs, place)
+    family, view = task.family.__name__.rpartition(".")[2], said(task.model_config, "VIEW")
+    if view is None:
+        raise LabError(f'a model of kind "{family}" has no attention to look at')
+    return READERS[view](task, params, inputs, place)
 
 
 def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -195,9 +197,15 @@ def captured(call: Callable[..., Any], params: Any) -> dict[str, Any]:
 def stacked(
     stack: dict[str, Any], kind: str = "attention"
 ) -> Float[np.ndarray, "b layers heads t s"]:
-    """The weights that a stack's layers left, in order."""
-    layers = sum(name.startswith("layer_") for name in stack)
-    found = [stack[f"layer_{i}"][kind]["weights"][0] for i in range(layers)]
+    """The weights that a stack's layers left, in order; layers that do not attend leave none.
+
+    Raises: LabError if none does.
+    """
+    numbers = sorted(int(name[6:]) for name in stack if name.startswith("layer_"))
+    layers = [stack[f"layer_{i}"] for i in numbers]
+    found = [layer[kind]["weights"][0] for layer in layers if kind in layer]
+    if not found:
+        raise LabError("no layer of this model attends: there is nothing to look at")
     return np.stack([np.asarray(w, np.float32) for w in found], axis=1)
 
 
