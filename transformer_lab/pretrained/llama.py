@@ -7,7 +7,7 @@ from transformer_lab.ops.activations import GATED
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors, head_dim
 from transformer_lab.pretrained.decoders import architectures, name_map, read_rope, write_rope
 from transformer_lab.pretrained.keys import ACTIVATIONS
-from transformer_lab.pretrained.names import NameMap, layers, norm
+from transformer_lab.pretrained.names import NameMap, Rule, layers, norm
 
 FIELDS = {
     "vocab_size": ("vocab_size", 32000),
@@ -60,12 +60,17 @@ def write(config: DecoderConfig, pad: int) -> dict[str, Any]:
 
 def names(config: DecoderConfig, pad: int) -> NameMap:
     """The table, of this and of the families built alike."""
-    rules = norm("decoder/final_norm", "model.norm", bias=False)
-    rules += layers(config, "decoder", "model.layers", LAYER)
+    return name_map_of(config, layers(config, "decoder", "model.layers", LAYER))
+
+
+def name_map_of(config: DecoderConfig, rules: list[Rule], **more: Any) -> NameMap:
+    """The rules of the layers with those around them."""
+    rules = norm("decoder/final_norm", "model.norm", bias=False) + rules
     buffers = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
     return name_map(
-        config, rules, "model.embed_tokens.weight", prefix="model.", unused=frozenset(buffers)
-    )
+        config, rules, "model.embed_tokens.weight", prefix="model.", unused=frozenset(buffers),
+        **more,
+    )  # fmt: skip
 
 
 FAMILY = Family(
