@@ -42,20 +42,29 @@ GATES = {theirs: _OURS[ours] for theirs, ours in ACTIVATIONS.items() if ours in 
 
 def read(settings: Settings, found: Found, tensors: Tensors) -> Found:
     """Heads of a size of their own, fewer heads for keys and values, and rotary positions."""
+    sizes = read_heads(settings, found)
+    return sizes | read_rope(settings, found["max_length"], sizes["head_dim"])
+
+
+def read_heads(settings: Settings, found: Found) -> Found:
+    """The heads' size, and how many there are for keys and values."""
     size = settings.integer("head_dim", None) or head_dim(settings, FIELDS, found)
     kv_heads = settings.integer("num_key_value_heads", None) or found["heads"]
     if found["heads"] % kv_heads:
         raise settings.error(
             "num_key_value_heads", f"num_attention_heads = {found['heads']} is not a multiple of it"
         )
-    rope = read_rope(settings, found["max_length"], size)
-    return {"head_dim": size, "kv_heads": kv_heads} | rope
+    return {"head_dim": size, "kv_heads": kv_heads}
 
 
 def write(config: DecoderConfig, pad: int) -> dict[str, Any]:
     """Their settings of the same."""
-    sizes = {"head_dim": config.head_dim, "num_key_value_heads": config.key_value_heads}
-    return sizes | write_rope(config)
+    return write_heads(config) | write_rope(config)
+
+
+def write_heads(config: DecoderConfig) -> dict[str, Any]:
+    """Theirs of the heads."""
+    return {"head_dim": config.head_dim, "num_key_value_heads": config.key_value_heads}
 
 
 def names(config: DecoderConfig, pad: int) -> NameMap:

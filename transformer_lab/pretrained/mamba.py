@@ -46,7 +46,8 @@ IGNORED |= words("d_inner d_model n_layer pad_vocab_size_multiple rms_norm ssm_c
 def read_mixer(settings: Settings, found: Found, names: dict[str, str], **more: Any) -> Found:
     """The settings that the families of state spaces share, under the names that each has."""
     inner = settings.integer(names["expand"], 2) * found["width"]
-    settings.fix({"intermediate_size": (inner,)} if "intermediate_size" not in found else {})
+    if "feed_forward_width" not in found:
+        settings.fix({"intermediate_size": (inner,)})
     return {
         "inner_width": inner,
         "state": settings.integer(names["state"], more.pop("state", 16)),
