@@ -268,6 +268,8 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
         values["experts"]["width"] = config.experts.width or config.feed_forward_width
         if config.experts.capacity:
             values["experts"]["capacity_factor"] = 0.0
+        if config.experts.capacity >= config.max_length:
+            values["experts"]["capacity"] = 0
     if not forwards & {"dense", "experts"}:
         drop.add("activation")
     if not (forwards & {"dense"} or shared):

@@ -33,12 +33,12 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         f"{'attention' if attends else 'mamba'}:{'experts' if many else 'dense'}"
         for attends, many in zip(*(has[part] for part in ("attention", "experts")), strict=True)
     )
-    many = "num_local_experts" if "num_local_experts" in settings.values else "num_experts"
-    if settings.integer(many, 16) == 1:  # it means that there are none
+    count = settings.integer("num_experts", 16)
+    if count == 1:  # it means that there are none
         settings.ignore(["num_experts_per_tok", "router_aux_loss_coef"])
         kinds, own = tuple(kind.replace("experts", "dense") for kind in kinds), ExpertsConfig()
     else:
-        own = mixtral.read_experts(settings, 16, 2, renormalize=False)
+        own = mixtral.read_experts(settings, count, renormalize=False)
     more = mamba.read_mixer(
         settings, found, NAMES, step_rank=mamba.read_rank(settings, found, "mamba_dt_rank"),
         inner_norms=True, norm_epsilon=found["norm_epsilon"],
@@ -112,6 +112,7 @@ FAMILY = replace(
     constants=mixtral.FAMILY.constants | {"positions": "none"},
     names=_names,
     ignored=mamba.IGNORED | {"output_router_logits", "use_mamba_kernels", "num_logits_to_keep"},
+    aliases={"num_local_experts": "num_experts"},
     read=_read,
     write=_write,
 )

@@ -22,12 +22,11 @@ OURS = "decoder/layer_{i}/feed_forward"
 LAYER = {ours: theirs for ours, theirs in llama.LAYER.items() if "feed_forward/" not in ours}
 
 
-def read_experts(settings: Settings, count: int, top_k: int, **more: Any) -> ExpertsConfig:
-    """Experts that drop no token."""
-    many = "num_local_experts" if "num_local_experts" in settings.values else "num_experts"
+def read_experts(settings: Settings, count: int, **more: Any) -> ExpertsConfig:
+    """So many experts, which drop no token."""
     return ExpertsConfig(
-        count=settings.integer(many, count),
-        top_k=settings.integer("num_experts_per_tok", top_k),
+        count=count,
+        top_k=settings.integer("num_experts_per_tok", 2),
         balance_loss=settings.number("router_aux_loss_coef", 0.001),
         **more,
     )
@@ -56,7 +55,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
     settings.values.setdefault("sliding_window", None)
     settings.values.setdefault("rope_theta", 1e6)
     jitter = settings.number("router_jitter_noise", 0.0)
-    own = read_experts(settings, 8, 2, jitter=jitter)
+    own = read_experts(settings, settings.integer("num_local_experts", 8), jitter=jitter)
     return mistral.read(settings, found, tensors) | {"experts": own, "feed_forward": "experts"}
 
 
@@ -83,6 +82,7 @@ FAMILY = replace(
     fields=mistral.FAMILY.fields | {"rms_norm_eps": ("norm_epsilon", 1e-5)},
     names=_names,
     ignored=("output_router_logits",),
+    aliases={"num_experts": "num_local_experts"},
     read=_read,
     write=_write,
 )
