@@ -26,6 +26,9 @@ class MixerConfig:
     state_groups: int = 1  # of mamba2: heads of a group share what they write and read by
     inner_norms: bool = False  # of mamba: step, input and output by RMSNorm (Jamba, Lieber 2024)
     bias: bool = False  # of mamba's and mamba2's projections
+    convolution_bias: bool = True
+    step_low: float = 0.0  # mamba2's step sizes are cut off below and above; 0 above: not
+    step_high: float = 0.0
     step_min: float = 1e-3  # the smallest and the largest step size at the start
     step_max: float = 0.1
     norm_epsilon: float = 1e-5  # of the norms inside of a mixer

@@ -16,8 +16,8 @@ ADDED = (
 )  # fmt: skip
 RELATIVE = ("rope", "alibi", "t5", "transformer_xl")
 FRACTIONS = (  # settings from 0 to less than 1, of which a family may lack some
-    "norm_epsilon", "dropout", "attention_dropout", "feed_forward_dropout", "head_dropout",
-    "drop_path",
+    "norm_epsilon", "final_norm_epsilon", "dropout", "attention_dropout", "feed_forward_dropout",
+    "head_dropout", "drop_path",
 )  # fmt: skip
 # experts: as `experts` has them; shifted: RWKV's channel mixing; none: a block has none
 FEED_FORWARDS = ("dense", "experts", "shifted", "none")
@@ -54,6 +54,10 @@ class StackConfig:
     final_norm: bool = True  # after the last block, where the norm stands first
     residual: bool = True  # False: what a sub-layer reads is not added to what it gives
     norm_epsilon: float = 1e-6
+    final_norm_epsilon: float = 0.0  # 0: norm_epsilon
+    # RWKV halves the residual stream after so many layers, against overflow; its norms then see
+    # their epsilon times 4, and nothing else changes. 0: never
+    halved_every: int = 0
     norm_bias: bool = True
     dyt_alpha: float = 0.5  # at the start
     attention_bias: bool = True
@@ -106,7 +110,7 @@ class StackConfig:
         fractions(self, "model", *(name for name in FRACTIONS if hasattr(self, name)))
         sizes = "layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"
         at_least(self, "model", 1, *sizes)
-        at_least(self, "model", 0, "adapter_width", "window")
+        at_least(self, "model", 0, "adapter_width", "window", "halved_every")
         for kind in self.layer_kinds:
             mixer, colon, forward = kind.partition(":")
             known("model.layer_kinds: ", mixer, ("global", *KINDS))
@@ -158,6 +162,9 @@ class StackConfig:
 
     def layer(self, i: int) -> "StackConfig":
         """The settings of layer i, as `layer_kinds` has them."""
+        if self.halved_every:
+            epsilon = self.norm_epsilon * 4.0 ** (i // self.halved_every)
+            return replace(self, norm_epsilon=epsilon, halved_every=0).layer(i)
         if not self.layer_kinds:
             return self
         mixer, _, forward = self.layer_kinds[i % len(self.layer_kinds)].partition(":")
@@ -170,6 +177,12 @@ class StackConfig:
             window=window,
             layer_kinds=(),
         )
+
+    def last(self, layers: int) -> "StackConfig":
+        """The settings of the norm behind so many layers."""
+        epsilon = self.final_norm_epsilon or self.norm_epsilon
+        epsilon *= 4.0 ** (layers // self.halved_every) if self.halved_every else 1.0
+        return replace(self, norm_epsilon=epsilon, halved_every=0)
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The valid values of settings that are names."""

@@ -56,8 +56,11 @@ class Experts(nn.Module):
             asked = jax.nn.one_hot(routes.expert, e).sum(axis=2) / own.top_k
             kept = (routes.weight > 0)[..., None]
             taken = (jax.nn.one_hot(routes.expert, e) * kept).sum(axis=2) / own.top_k
-            if own.way == "places" or (own.way == "auto" and capacity is not None):
-                out = ops.by_places(x, ops.places(routes, e, capacity), *arguments)
+            # A single position, as in decoding, needs one place an expert; and beams are mapped
+            # over einsum, but not over `ragged_dot`.
+            alone = x.shape[1] == 1
+            if alone or own.way == "places" or (own.way == "auto" and capacity is not None):
+                out = ops.by_places(x, ops.places(routes, e, capacity or 1), *arguments)
             else:
                 out = ops.sorted_by_expert(x, routes, *arguments)
         self._tell(ops.balance_of(logits, probabilities, taken, asked, real), probabilities, real)

@@ -35,7 +35,7 @@ class Stack(nn.Module):
         make_layers(self, [partial(Block, cfg, self.causal, self.cross) for cfg in settings])
         self.score_bias = ScoreBias(self.config, self.causal)
         if self._ends_in_norm:
-            self.final_norm = norm(self.config)
+            self.final_norm = norm(self.config.last(self.layers))
 
     @property
     def _ends_in_norm(self) -> bool:

@@ -109,9 +109,10 @@ def _convolved(self, x, before, flow):
     width = self.config.mixer.convolution
     init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=())
     kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))
-    bias = self.param("convolution_bias", nn.initializers.zeros, (x.shape[-1],))
     out, before = convolve(x.astype(jnp.float32), kernel, before, flow.fresh)
-    return jax.nn.silu(out + bias), before
+    if self.config.mixer.convolution_bias:
+        out = out + self.param("convolution_bias", nn.initializers.zeros, (x.shape[-1],))
+    return jax.nn.silu(out), before
 
 
 class Mamba2(Mixer):
@@ -131,11 +132,16 @@ class Mamba2(Mixer):
         key, query = (jnp.repeat(y.reshape(b, t, g, n), h // g, axis=2) for y in (write, read))
         bias = self.param("step_bias", _step_bias(mixer), (h,))
         step = jax.nn.softplus(step.astype(jnp.float32) + bias)
+        if mixer.step_low or mixer.step_high:
+            step = jnp.clip(step, mixer.step_low, mixer.step_high or None)
         log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + jnp.arange(s[0])), (h,))
         skip = self.param("skip", nn.initializers.ones, (h,))
         value = value.reshape(b, t, h, d // h)
         log_decay = (step * -jnp.exp(log_poles))[..., None]
         y, matrix = self.scan(query, key, value * step[..., None], log_decay, matrix, flow)
         y = (y + skip[:, None] * value).reshape(b, t, d).astype(x.dtype) * jax.nn.silu(gate)
-        y = nn.RMSNorm(epsilon=mixer.norm_epsilon, name="norm")(y)
+        # Each group is normalised by itself (Dao 2024, section 8.2).
+        norm = nn.RMSNorm(epsilon=mixer.norm_epsilon, use_scale=False)
+        y = norm(y.reshape(b, t, g, d // g)).reshape(b, t, d)
+        y = (y * self.param("scale", nn.initializers.ones, (d,))).astype(x.dtype)
         return self.project(cfg.width, "out", "out", mixer.bias)(y), (before, matrix)

@@ -40,6 +40,7 @@ class EncoderDecoderConfig(StackConfig):
     decoder_kv_heads: int | None = None
     decoder_head_dim: int | None = None
     decoder_feed_forward_width: int | None = None
+    decoder_layer_kinds: tuple[str, ...] | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,7 +58,7 @@ class EncoderDecoderConfig(StackConfig):
     def decoder(self) -> StackConfig:
         """The decoder stack's settings."""
         fields = {f: getattr(self, f) for f in StackConfig.__dataclass_fields__}
-        for name in ("layers", "heads", "kv_heads", "head_dim", "feed_forward_width"):
+        for name in (f for f in fields if hasattr(self, f"decoder_{f}")):
             own = getattr(self, f"decoder_{name}")
             fields[name] = fields[name] if own is None else own
         return StackConfig(**fields)

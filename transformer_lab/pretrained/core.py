@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 
 from transformer_lab import models
 from transformer_lab.errors import LabError
-from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.config import RELATIVE, StackConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.pretrained.generation import GENERATION_KEYS, NO_TOKEN
 from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
@@ -47,6 +47,22 @@ IMMATERIAL = words("""
     attention_dropout attention_implementation depth_scaled_init drop_path dropout dtype dyt_alpha
     feed_forward_dropout head_dropout init_std kernel_init remat scan_layers vocab_multiple
 """)
+# Of the settings of a mixer and of experts, those that numbers in evaluation depend on, by kind.
+MIXERS = {
+    "attention": (),
+    "linear": ("feature_map", "value_dim"),
+    "retention": ("value_dim", "norm_epsilon"),
+    "gated": ("value_dim", "gate_rank", "norm_epsilon"),
+    "s4d": ("state",),
+    "mamba": words("inner_width state convolution step_rank inner_norms bias convolution_bias"),
+    "mamba2": words("""
+        inner_width state convolution state_heads state_groups bias convolution_bias norm_epsilon
+        step_low step_high
+    """),
+    "rwkv": ("inner_width",),
+}
+HEADED = {"attention", "linear", "retention", "gated"}  # mixers of heads
+EXPERTS = words("count width top_k routing renormalize shared capacity_factor capacity router_bias")
 LABELLED = ("classes", "tokens")  # heads whose outputs have names
 
 
@@ -115,11 +131,12 @@ class Family:
         written |= write_table(config, self.fields, self.activations, self.model_type)
         written |= self.write(config, pad)
         names = self.names(config, pad)
-        marks = {rule.theirs: np.full(1, i) for i, rule in enumerate(names.rules)}
+        theirs = (name for rule in names.rules for name in rule.names)
+        marks = {name: np.full(1, i) for i, name in enumerate(theirs)}
         settings = Settings(written | {"pad_token_id": pad}, self.model_type)
         back, idle = _material(self.config_of(settings, marks)), self.idle(config)
         for name, value in _material(config).items():
-            if back[name] != value and not {name, name.split(".")[0]} & {*idle}:
+            if back.get(name, value) != value and not {name, name.split(".")[0]} & {*idle}:
                 raise LabError(
                     f"model.{name} = {value!r} has no place in a {self.model_type} model: "
                     f"it needs {back[name]!r}"
@@ -195,19 +212,74 @@ def _material(config: Any, within: str = "") -> dict[str, Any]:
         if config.norm == "rms_norm":
             drop.add("norm_bias")
         if config.norm_place != "pre":
-            drop.add("final_norm")
+            drop |= {"final_norm", "final_norm_epsilon"}
     if isinstance(config, EncoderDecoderConfig):  # numbers, also where they are the encoder's
         own = [name for name in values if name.startswith("decoder_")]
         values |= {name: getattr(config.decoder, name.removeprefix("decoder_")) for name in own}
         values["decoder_kv_heads"] = config.decoder.key_value_heads
         values["source_vocab_size"] = config.source_vocab_size or config.vocab_size
+    if isinstance(config, StackConfig):
+        values |= _layers(config, drop)
+        if config.positions in RELATIVE and "attention_bias" in drop:  # no layer attends
+            values["positions"] = "none"
     found = {}
     for name, value in values.items():
-        if is_dataclass(value):
+        if isinstance(value, dict):
+            found |= {f"{within}{name}.{part}": entry for part, entry in value.items()}
+        elif is_dataclass(value):
             found |= _material(value, f"{within}{name}.")
         elif name not in drop:
             found[f"{within}{name}"] = value
     return found
+
+
+def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
+    """The settings of what the layers are made of, each in one spelling.
+
+    `drop` gets the names of those that are read by parts which no layer has.
+    """
+    both = isinstance(config, EncoderDecoderConfig)
+    stacks = {"layer_kinds": config} | ({"decoder_layer_kinds": config.decoder} if both else {})
+    each = {name: [s.layer(i) for i in range(s.layers)] for name, s in stacks.items()}
+    every = [layer for layers in each.values() for layer in layers]
+    kinds = {
+        name: tuple((one.mixer.kind, one.feed_forward, one.window) for one in layers)
+        for name, layers in each.items()
+    }
+    alike = len({kind for named in kinds.values() for kind in named}) == 1
+    values: dict[str, Any] = dict.fromkeys(kinds, ()) if alike else kinds
+    values |= {"mixer": {}, "experts": {}, "window": max(one.window for one in every)}
+    if alike:
+        values |= {"feed_forward": every[0].feed_forward, "mixer": {"kind": every[0].mixer.kind}}
+    else:
+        drop.add("feed_forward")
+    mixers, forwards = {one.mixer.kind for one in every}, {one.feed_forward for one in every}
+    for kind in mixers:
+        values["mixer"] |= {name: getattr(config.mixer, name) for name in MIXERS[kind]}
+    if "mamba" in mixers and config.mixer.inner_norms:
+        values["mixer"]["norm_epsilon"] = config.mixer.norm_epsilon
+    if "attention" not in mixers:
+        drop |= {"attention_bias", "qkv_bias", "scale_attention", "window"}
+    if not mixers & HEADED:
+        drop |= {"heads", "kv_heads", "head_dim"}
+    shared = "experts" in forwards and config.experts.shared
+    if "experts" in forwards:
+        values["experts"] = {name: getattr(config.experts, name) for name in EXPERTS}
+        values["experts"]["width"] = config.experts.width or config.feed_forward_width
+        if config.experts.capacity:
+            values["experts"]["capacity_factor"] = 0.0
+        if config.experts.capacity >= config.max_length:
+            values["experts"]["capacity"] = 0
+    if not forwards & {"dense", "experts"}:
+        drop.add("activation")
+    if not (forwards & {"dense"} or shared):
+        drop.add("feed_forward_bias")
+    if not forwards & {"dense", "shifted"}:
+        drop.add("feed_forward_width")
+    if config.halved_every > config.layers:
+        values["halved_every"] = 0
+    values["final_norm_epsilon"] = config.final_norm_epsilon or config.norm_epsilon
+    return values
 
 
 def label_names(settings: Settings) -> list[str]:

@@ -7,7 +7,7 @@ from transformer_lab.ops.activations import GATED
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors, head_dim
 from transformer_lab.pretrained.decoders import architectures, name_map, read_rope, write_rope
 from transformer_lab.pretrained.keys import ACTIVATIONS
-from transformer_lab.pretrained.names import NameMap, layers, norm
+from transformer_lab.pretrained.names import NameMap, Rule, layers, norm
 
 FIELDS = {
     "vocab_size": ("vocab_size", 32000),
@@ -42,30 +42,44 @@ GATES = {theirs: _OURS[ours] for theirs, ours in ACTIVATIONS.items() if ours in 
 
 def read(settings: Settings, found: Found, tensors: Tensors) -> Found:
     """Heads of a size of their own, fewer heads for keys and values, and rotary positions."""
+    sizes = read_heads(settings, found)
+    return sizes | read_rope(settings, found["max_length"], sizes["head_dim"])
+
+
+def read_heads(settings: Settings, found: Found) -> Found:
+    """The heads' size, and how many there are for keys and values."""
     size = settings.integer("head_dim", None) or head_dim(settings, FIELDS, found)
     kv_heads = settings.integer("num_key_value_heads", None) or found["heads"]
     if found["heads"] % kv_heads:
         raise settings.error(
             "num_key_value_heads", f"num_attention_heads = {found['heads']} is not a multiple of it"
         )
-    rope = read_rope(settings, found["max_length"], size)
-    return {"head_dim": size, "kv_heads": kv_heads} | rope
+    return {"head_dim": size, "kv_heads": kv_heads}
 
 
 def write(config: DecoderConfig, pad: int) -> dict[str, Any]:
     """Their settings of the same."""
-    sizes = {"head_dim": config.head_dim, "num_key_value_heads": config.key_value_heads}
-    return sizes | write_rope(config)
+    return write_heads(config) | write_rope(config)
+
+
+def write_heads(config: DecoderConfig) -> dict[str, Any]:
+    """Theirs of the heads."""
+    return {"head_dim": config.head_dim, "num_key_value_heads": config.key_value_heads}
 
 
 def names(config: DecoderConfig, pad: int) -> NameMap:
     """The table, of this and of the families built alike."""
-    rules = norm("decoder/final_norm", "model.norm", bias=False)
-    rules += layers(config, "decoder", "model.layers", LAYER)
+    return name_map_of(config, layers(config, "decoder", "model.layers", LAYER))
+
+
+def name_map_of(config: DecoderConfig, rules: list[Rule], **more: Any) -> NameMap:
+    """The rules of the layers with those around them."""
+    rules = norm("decoder/final_norm", "model.norm", bias=False) + rules
     buffers = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
     return name_map(
-        config, rules, "model.embed_tokens.weight", prefix="model.", unused=frozenset(buffers)
-    )
+        config, rules, "model.embed_tokens.weight", prefix="model.", unused=frozenset(buffers),
+        **more,
+    )  # fmt: skip
 
 
 FAMILY = Family(

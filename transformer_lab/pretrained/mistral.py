@@ -9,8 +9,8 @@ from transformer_lab.pretrained.decoders import architectures
 BIASES = ("attention_bias", "mlp_bias")
 
 
-def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    # A missing window means 4096, null none; missing heads for keys and values are 8.
+def read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    """As LLaMA's. A missing window means 4096, null none; missing heads for keys and values, 8."""
     window = settings.integer("sliding_window", None) or 0
     if "sliding_window" not in settings.values:
         window = 4096
@@ -29,6 +29,6 @@ FAMILY = replace(
     },
     constants=llama.FAMILY.constants | {"attention_bias": False, "feed_forward_bias": False},
     fixed={},
-    read=_read,
+    read=read,
     write=lambda config, pad: llama.write(config, pad) | {"sliding_window": config.window or None},
 )

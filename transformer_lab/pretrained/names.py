@@ -1,12 +1,13 @@
 """Name maps: one table a family says which of their tensors is which of our parameters.
 
 Import and export derive from the same table. A path of ours is `encoder/layer_0/...`; `{i}` in a
-rule stands for the same number in both names. One tensor of theirs may pack several of ours.
+rule stands for the same number in both names. One tensor of theirs may pack several of ours, and
+one of ours several of theirs.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,10 @@ Shapes = Mapping[str, tuple[int, ...]]  # of our parameters, by path
 
 @dataclass(frozen=True)
 class Transform:
-    """How our arrays, one or several, are laid out in one of theirs, and back."""
+    """How our arrays, one or several, are laid out in one or several of theirs, and back."""
 
-    to_theirs: Callable[..., np.ndarray]  # of all of ours
-    to_ours: Callable[[np.ndarray], Sequence[np.ndarray]]
+    to_theirs: Callable[..., np.ndarray | list[np.ndarray]]  # of all of ours; a list of several
+    to_ours: Callable[..., Sequence[np.ndarray]]  # of all of theirs
 
 
 WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
@@ -35,32 +36,53 @@ ROW = Transform(lambda x: x[None], lambda x: [x[0]])  # [n] of ours is [1, n] of
 JOINED = Transform(  # three of ours side by side along the last axis
     lambda *parts: np.concatenate(parts, axis=-1), lambda x: np.split(x, 3, axis=-1)
 )
+CONVOLUTION = Transform(lambda x: x.T[:, None], lambda x: [x[:, 0].T])  # [W, D] is [D, 1, W]
+APART = Transform(  # [E, in, out] of ours are E kernels [out, in]
+    lambda x: list(np.swapaxes(x, 1, 2)), lambda *parts: [np.stack([x.T for x in parts])]
+)
+STACKED = Transform(  # [E, in, out] of ours are [E, out, in], several under each other
+    lambda *parts: np.concatenate([np.swapaxes(x, 1, 2) for x in parts], axis=1),
+    lambda x: [np.swapaxes(x, 1, 2)],
+)
+PAIRED = Transform(
+    STACKED.to_theirs, lambda x: [np.swapaxes(part, 1, 2) for part in np.split(x, 2, axis=1)]
+)
 QUERY_KEY_VALUE = ("query", "key", "value")
+
+
+# Their names -> our paths, and how the one becomes the other
+Table = Mapping[tuple[str, ...], tuple[tuple[str, ...], Transform]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table: a path of ours, or those of all that one of theirs packs."""
+    """One row of the table: a path of ours, or those of all that one of theirs packs; a name of
+    theirs, or those of all that hold one of ours."""
 
     ours: str | tuple[str, ...]
-    theirs: str
+    theirs: str | tuple[str, ...]
     transform: Transform = SAME
 
     @property
     def parts(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
-    def match(self, path: str) -> tuple[str, tuple[str, ...]] | None:
-        """Their name of the parameter at our path, and all paths that it holds, None if the rule
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+    def match(self, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Their names of the parameter at our path, and all paths that they hold, None if the rule
         is about others."""
         found = next(filter(None, (_numbered(part).fullmatch(path) for part in self.parts)), None)
         if found is None:
             return None
-        name, *paths = (
-            template.replace("{i}", found[1] if found.groups() else "")
-            for template in (self.theirs, *self.parts)
+        number = found[1] if found.groups() else ""
+        names, paths = (
+            tuple(template.replace("{i}", number) for template in templates)
+            for templates in (self.names, self.parts)
         )
-        return name, tuple(paths)
+        return names, paths
 
 
 def _numbered(template: str) -> re.Pattern[str]:
@@ -92,6 +114,7 @@ def layers(
     "_norm" is a norm. The config says which of them have a bias.
     """
     biases = {"attention": config.attention_bias, "feed_forward": config.feed_forward_bias}
+    biases["mixer"] = config.mixer.bias
     rules = []
     for part, name in parts.items():
         names = f"{ours}/layer_{{i}}/{part}", f"{theirs}.{{i}}.{name}"
@@ -102,6 +125,17 @@ def layers(
             bare = leaf in QUERY_KEY_VALUE and not config.qkv_bias
             rules += dense(*names, biases[module] and not bare, kernel)
     return rules
+
+
+def experts(config: StackConfig, ours: str, theirs: str, parts: Mapping[str, str]) -> list[Rule]:
+    """The kernels of a layer's experts, one array [E, in, out] of ours for each of the parts "up",
+    "gate" and "down"; a Linear an expert of theirs, whose number stands for {e}."""
+    count = range(config.experts.count)
+    names = {part: f"{theirs}.{name}.weight" for part, name in parts.items()}
+    return [
+        Rule(f"{ours}/{part}", tuple(name.replace("{e}", str(e)) for e in count), APART)
+        for part, name in names.items()
+    ]
 
 
 def packed(attention: str, theirs: str, transform: Transform, bias: bool = True) -> list[Rule]:
@@ -151,17 +185,24 @@ class NameMap:
 
     prefix: str = ""  # of most names, which files of a bare model without a head lack
     rename: Callable[[str], str] = str  # what a file calls a tensor -> what the table calls it
+    others: tuple[Rule, ...] = ()  # another layout, which files may have; it is never written
 
-    def names(self, paths: Iterable[str]) -> dict[str, tuple[tuple[str, ...], Transform]]:
-        """Their name -> (our paths, transform); no path without a rule, no rule without a path."""
+    def names(self, paths: Iterable[str], held: Collection[str] = ()) -> Table:
+        """Their names -> (our paths, transform); no path without a rule, no rule without a path.
+
+        Where a file holds names of the other layout, those are meant.
+        """
         table, used = {}, set()
         for path in paths:
             hits = [(rule, found) for rule in self.rules if (found := rule.match(path))]
             if len(hits) != 1:
                 raise LabError(f"{path}: {len(hits)} rules of the name map match, needs one")
-            rule, (name, parts) = hits[0]
-            used.add(rule)
-            table[name] = parts, rule.transform
+            used.add(hits[0][0])
+            found = ((rule, rule.match(path)) for rule in self.others)
+            rule, (group, parts) = next(
+                ((rule, names) for rule, names in found if names and names[0][0] in held), hits[0]
+            )
+            table[group] = parts, rule.transform
         if idle := [rule.ours for rule in self.rules if rule not in used]:
             raise LabError(f"the name map's rule {idle[0]} matches no parameter")
         return table
@@ -175,10 +216,11 @@ def import_params(
     One LabError lists all that is missing, unexpected, of another shape or type, and each copy or
     derived tensor whose values are not those that it must have.
     """
-    table = names.names(shapes)
     tensors = {names.rename(name): value for name, value in tensors.items()}
+    table = names.names(shapes, {*tensors, *(names.prefix + name for name in tensors)})
     tensors = _restore_originals(names, _restore_prefix(names, table, tensors))
-    known = {*table, *names.copies, *names.derived}
+    needed = [name for group in table for name in group]
+    known = {*needed, *names.copies, *names.derived}
     unused = [_numbered(template) for template in names.unused]
     ours = sum(math.prod(shape) for shape in shapes.values())
     held = sum(value.size for value in tensors.values())
@@ -189,13 +231,14 @@ def import_params(
         )
     strange = (name for name in tensors if not any(rule.fullmatch(name) for rule in unused))
     faults = {
-        "missing": [name for name in table if name not in tensors],
+        "missing": [name for name in needed if name not in tensors],
         "unexpected": sorted(set(strange) - known),
         "wrong": [*_misfits(table, tensors, shapes), *_wrong_values(names, tensors)],
     }
     if any(faults.values()):
         lists = [f"{kind}: {', '.join(found)}" for kind, found in faults.items() if found]
-        if any("head/embedding" in table[name][0] for name in faults["missing"]):
+        lost = [paths for group, (paths, _) in table.items() if {*group} & {*faults["missing"]}]
+        if ("head/embedding",) in lost:
             lists.append(
                 "the output head is missing: if it is the input embedding, say "
                 '"tie_word_embeddings": true in config.json'
@@ -203,8 +246,10 @@ def import_params(
         raise LabError(f"{source}: {'; '.join(lists)}")
     flat = {
         path: np.asarray(value, np.float32, order="C")
-        for name, (paths, transform) in table.items()
-        for path, value in zip(paths, transform.to_ours(tensors[name]), strict=True)
+        for group, (paths, transform) in table.items()
+        for path, value in zip(
+            paths, transform.to_ours(*(tensors[name] for name in group)), strict=True
+        )
     }
     return unflatten_dict(flat, sep="/")
 
@@ -228,10 +273,17 @@ def export_params(names: NameMap, params: Mapping[str, Any], shapes: Shapes) -> 
         differing = sorted({path for path, _ in found.items() ^ shapes.items()})
         raise LabError(f"the parameters are not those of the config: {', '.join(differing)}")
     tensors = {
-        name: np.asarray(transform.to_theirs(*(flat[path] for path in paths)), dtype=np.float32)
-        for name, (paths, transform) in names.names(shapes).items()
+        name: np.asarray(value, dtype=np.float32)
+        for group, (paths, transform) in names.names(shapes).items()
+        for name, value in _theirs(group, transform, (flat[path] for path in paths))
     }
     return tensors | {name: tensors[names.copies[name]] for name in sorted(names.written_copies)}
+
+
+def _theirs(group, transform, ours) -> Iterable[tuple[str, np.ndarray]]:
+    """Each of their names with its tensor."""
+    made = transform.to_theirs(*ours)
+    return zip(group, made if isinstance(made, list) else [made], strict=True)
 
 
 def differ(tensors: Mapping[str, np.ndarray], *names: str) -> bool:
@@ -250,7 +302,7 @@ def _restore_prefix(names: NameMap, table, tensors) -> Mapping[str, np.ndarray]:
     """Their full names, in a file that has none of them."""
     if not names.prefix or any(name.startswith(names.prefix) for name in tensors):
         return tensors
-    whole = {*table, *names.copies}
+    whole = {*(name for group in table for name in group), *names.copies}
     return {
         name if name in whole else names.prefix + name: value for name, value in tensors.items()
     }
@@ -267,14 +319,19 @@ def _restore_originals(names: NameMap, tensors: Mapping[str, np.ndarray]) -> dic
 
 def _misfits(table, tensors, shapes) -> list[str]:
     faults = []
-    for name, (paths, transform) in table.items():
+    made = (
+        pair
+        for group, (paths, transform) in table.items()
+        for pair in _theirs(
+            group, transform, (np.broadcast_to(np.float32(0), shapes[path]) for path in paths)
+        )
+    )
+    for name, needed in made:
         if name not in tensors:
             continue
         value = tensors[name]
-        zeros = (np.broadcast_to(np.float32(0), shapes[path]) for path in paths)
-        needed = transform.to_theirs(*zeros).shape
-        if value.shape != needed:
-            faults.append(f"{name} has the shape {value.shape}, needs {needed}")
+        if value.shape != needed.shape:
+            faults.append(f"{name} has the shape {value.shape}, needs {needed.shape}")
         elif not np.issubdtype(value.dtype, np.floating) and value.dtype.name != "bfloat16":
             faults.append(f"{name} has the type {value.dtype}, needs a floating-point type")
         elif value.size and np.isnan(value.reshape(-1)[:1]).any() and np.isnan(value).all():

@@ -1,7 +1,8 @@
 """LoRA factors in the layout of Hugging Face's `peft`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def export_lora(
         "r": rank,
         "lora_alpha": scale * rank,
         "lora_dropout": dropout,
-        "target_modules": _short(sorted(found), names.names(shapes)),
+        "target_modules": _short(sorted(found), [*chain(*names.names(shapes))]),
         "fan_in_fan_out": turned,
         "bias": "none",
         "inference_mode": True,
@@ -68,7 +69,7 @@ def their_factors(
     one's in its own columns and rows.
     """
     found, turned = {}, False
-    for name, (paths, transform) in names.names(shapes).items():
+    for (name, *_), (paths, transform) in names.names(shapes).items():
         chosen = [path for path in paths if path in factors]
         if not chosen:
             continue
@@ -87,7 +88,7 @@ def their_factors(
     return found, turned
 
 
-def _short(modules: list[str], table: Mapping[str, Any]) -> list[str]:
+def _short(modules: list[str], table: Iterable[str]) -> list[str]:
     """The modules' last names, if no other module bears one of them."""
     last = {name.rpartition(".")[2] for name in modules}
     every = {name.removesuffix(".weight") for name in table if name.endswith(".weight")}

@@ -41,15 +41,16 @@ class Runner:
 
 @cache
 def _compiled(kind: str, config: Any, stack: str, *methods: str | None) -> Callable[..., Any]:
-    """What methods of the model make of the same inputs, and the first layer's weights."""
+    """What methods of the model make of the same inputs, and the first layer's weights, if it
+    attends."""
     model = models.family(kind).build(config)
 
     @jax.jit
     def run(params, *inputs):
         more = {"mutable": ["intermediates"]}
         found = [model.apply({"params": params}, *inputs, method=m, **more) for m in methods]
-        layer = found[0][1]["intermediates"][stack]["layer_0"]
-        return [out for out, _ in found], layer["attention"]["weights"][0]
+        layer = found[0][1].get("intermediates", {}).get(stack, {}).get("layer_0", {})
+        return [out for out, _ in found], layer["attention"]["weights"][0] if layer else None
 
     return run
 
@@ -103,7 +104,9 @@ def _decoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     ids, mask = _tokens(inputs, config.vocab_size)
     run = _compiled("decoder", config, "decoder", None, "states")
     (logits, states), weights = run(params, ids, None, mask.astype(jnp.int32))
-    found = {"logits": (logits, mask[..., None]), "attention_layer0": (weights, _between(mask))}
+    found = {"logits": (logits, mask[..., None])}
+    if weights is not None:
+        found["attention_layer0"] = weights, _between(mask)
     if config.embedding_width is None:  # theirs are projected
         found["last_hidden_state"] = states, mask[..., None]
     return found

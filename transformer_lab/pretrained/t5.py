@@ -1,5 +1,6 @@
 """T5 (Raffel 2020), its version 1.1, FLAN-T5 and mT5, as in Hugging Face's `t5` and `mt5`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,20 @@ def _write(config: EncoderDecoderConfig, pad: int) -> dict[str, Any]:
     }
 
 
-def _names(config: EncoderDecoderConfig, pad: int) -> NameMap:
+def _dense(config: EncoderDecoderConfig, stack: str, last: int) -> list[Rule]:
+    """The rules of a stack's feed-forwards, which stand behind so many sub-layers."""
+    up = {"gate": "wi_0", "up": "wi_1"} if config.activation in GATED else {"up": "wi"}
+    parts = {
+        f"feed_forward/{ours}": f"layer.{last}.DenseReluDense.{theirs}"
+        for ours, theirs in (up | {"down": "wo"}).items()
+    }
+    return layers(config, stack, f"{stack}.block", parts)
+
+
+def names(
+    config: EncoderDecoderConfig, pad: int, forward: Callable[..., list[Rule]] = _dense
+) -> NameMap:
+    """The table, of this and of families that differ in the feed-forward."""
     root = np.float32(config.width**0.5)
     scaled = Transform(lambda x: x * root, lambda x: [x / root])
     table = scaled if config.embedding_scale else SAME
@@ -71,14 +85,11 @@ def _names(config: EncoderDecoderConfig, pad: int) -> NameMap:
             for part in ("query", "key", "value", "out"):
                 parts[f"{ours}/{part}"] = f"layer.{number}.{theirs}.{part[0]}"
             parts[f"{ours}_norm"] = f"layer.{number}.layer_norm"
-        up = {"gate": "wi_0", "up": "wi_1"} if config.activation in GATED else {"up": "wi"}
-        for ours, theirs in (up | {"down": "wo"}).items():
-            parts[f"feed_forward/{ours}"] = f"layer.{last}.DenseReluDense.{theirs}"
         parts["feed_forward_norm"] = f"layer.{last}.layer_norm"
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         rules.append(Rule(f"{stack}/score_bias/embedding", bias))
         rules += norm(f"{stack}/final_norm", f"{stack}.final_layer_norm", bias=False)
-        rules += layers(config, stack, f"{stack}.block", parts)
+        rules += layers(config, stack, f"{stack}.block", parts) + forward(config, stack, last)
     return NameMap(tuple(rules), copies, unused=frozenset([UNUSED]))
 
 
@@ -104,7 +115,7 @@ FAMILY = Family(
         "dropout_rate": ("dropout", 0.1),
         "tie_word_embeddings": ("tie_head", True),
     },
-    _names,
+    names,
     constants={
         "positions": "t5",
         "norm": "rms_norm",

@@ -1,0 +1,118 @@
+"""Jamba (Lieber 2024), as in Hugging Face's `jamba`: attention and Mamba, dense and experts."""
+
+from dataclasses import replace
+from typing import Any
+
+from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
+from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.pretrained import llama, mamba, mixtral
+from transformer_lab.pretrained.core import Found, Settings, Tensors
+from transformer_lab.pretrained.decoders import architectures, name_map
+from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, experts, layers, norm
+
+NAMES = {
+    "expand": "mamba_expand",
+    "state": "mamba_d_state",
+    "convolution": "mamba_d_conv",
+    "bias": "mamba_proj_bias",
+    "convolution_bias": "mamba_conv_bias",
+}
+NORMS = {"step_norm": "dt_layernorm", "write_norm": "b_layernorm", "read_norm": "c_layernorm"}
+PLACES = {"attn_layer": ("attention", 8, 4), "expert_layer": ("experts", 2, 1)}  # their defaults
+
+
+def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    has = {}
+    for name, (part, *defaults) in PLACES.items():
+        period = settings.integer(f"{name}_period", defaults[0])
+        offset = settings.integer(f"{name}_offset", defaults[1], least=0)
+        if offset >= period:
+            raise settings.error(f"{name}_offset", f"it must be below {name}_period = {period}")
+        has[part] = [i % period == offset for i in range(found["layers"])]
+    kinds = tuple(
+        f"{'attention' if attends else 'mamba'}:{'experts' if many else 'dense'}"
+        for attends, many in zip(*(has[part] for part in ("attention", "experts")), strict=True)
+    )
+    count = settings.integer("num_experts", 16)
+    if count == 1:  # it means that there are none
+        settings.ignore(["num_experts_per_tok", "router_aux_loss_coef"])
+        kinds, own = tuple(kind.replace("experts", "dense") for kind in kinds), ExpertsConfig()
+    else:
+        own = mixtral.read_experts(settings, count, renormalize=False)
+    more = mamba.read_mixer(
+        settings, found, NAMES, step_rank=mamba.read_rank(settings, found, "mamba_dt_rank"),
+        inner_norms=True, norm_epsilon=found["norm_epsilon"],
+    )  # fmt: skip
+    settings.values.setdefault("num_key_value_heads", 8)
+    sizes = llama.read_heads(settings, found)
+    return sizes | {"experts": own, "mixer": MixerConfig(**more), "layer_kinds": kinds}
+
+
+def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
+    each = [config.layer(i) for i in range(config.layers)]
+    has = {
+        "attention": [one.mixer.kind == "attention" for one in each],
+        "experts": [one.feed_forward == "experts" for one in each],
+    }
+    written = {}
+    for name, (part, *_) in PLACES.items():
+        # The first pair that gives these layers; behind the last layer where there are none.
+        pairs = ((p, o) for p in range(1, config.layers + 2) for o in range(p))
+        fits = (pair for pair in pairs if has[part] == _at(*pair, config.layers))
+        period, offset = next(fits, (1, 0))
+        written |= {f"{name}_period": period, f"{name}_offset": offset}
+    written |= mixtral.write_experts(config)
+    written["num_experts"] = config.experts.count if any(has["experts"]) else 1
+    written["intermediate_size"] = config.feed_forward_width
+    rank = {"mamba_dt_rank": config.mixer.step_rank}
+    return written | rank | mamba.write_mixer(config, NAMES) | llama.write_heads(config)
+
+
+def _at(period: int, offset: int, count: int) -> list[bool]:
+    return [i % period == offset for i in range(count)]
+
+
+def _names(config: DecoderConfig, pad: int) -> NameMap:
+    layer, ours = "model.layers.{i}", "decoder/layer_{i}"
+    each = [config.layer(i) for i in range(config.layers)]
+    mixers, forwards = {one.mixer.kind for one in each}, {one.feed_forward for one in each}
+    rules = norm("decoder/final_norm", "model.final_layernorm", bias=False)
+    parts, others = {"feed_forward_norm": "pre_ff_layernorm"}, ()
+    for kind, name in (("attention", "attention_norm"), ("mamba", "mixer_norm")):
+        parts |= {name: "input_layernorm"} if kind in mixers else {}
+    for part in ("query", "key", "value", "out") if "attention" in mixers else ():
+        parts[f"attention/{part}"] = f"self_attn.{part[0]}_proj"
+    for part in ("gate", "up", "down") if "dense" in forwards else ():
+        parts[f"feed_forward/{part}"] = f"feed_forward.{part}_proj"
+    rules += layers(config, "decoder", "model.layers", parts)
+    if "mamba" in mixers:
+        rules += mamba.selective_rules(config, f"{layer}.mamba")
+        for name, theirs in NORMS.items():
+            rules += norm(f"{ours}/mixer/{name}", f"{layer}.mamba.{theirs}", bias=False)
+    if "experts" in forwards:
+        block = f"{layer}.feed_forward"
+        rules.append(Rule(f"{ours}/feed_forward/router", f"{block}.router.weight", TRANSPOSE))
+        kernels = {part: f"{part}_proj" for part in ("gate", "up", "down")}
+        rules += experts(config, f"{ours}/feed_forward", f"{block}.experts.{{e}}", kernels)
+        others = mixtral.packed_experts(f"{block}.experts")
+    return name_map(config, rules, "model.embed_tokens.weight", prefix="model.", others=others)
+
+
+FAMILY = replace(
+    mixtral.FAMILY,
+    model_type="jamba",
+    architectures=architectures("Jamba"),
+    fields={
+        **mixtral.FAMILY.fields,
+        "vocab_size": ("vocab_size", 65536),
+        "intermediate_size": ("feed_forward_width", 14336),
+        "max_position_embeddings": ("max_length", 262144),
+        "rms_norm_eps": ("norm_epsilon", 1e-6),
+    },
+    constants=mixtral.FAMILY.constants | {"positions": "none"},
+    names=_names,
+    ignored=mamba.IGNORED | {"output_router_logits", "use_mamba_kernels", "num_logits_to_keep"},
+    aliases={"num_local_experts": "num_experts"},
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,138 @@
+"""Mamba (Gu 2023), as in Hugging Face's `mamba`."""
+
+import math
+from typing import Any
+
+from transformer_lab.layers.block_config import MixerConfig
+from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
+from transformer_lab.pretrained.decoders import architectures, name_map
+from transformer_lab.pretrained.keys import words
+from transformer_lab.pretrained.names import (
+    CONVOLUTION,
+    TRANSPOSE,
+    NameMap,
+    Rule,
+    dense,
+    layers,
+    norm,
+)
+
+FIELDS = {
+    "vocab_size": ("vocab_size", 50280),
+    "hidden_size": ("width", 768),
+    "num_hidden_layers": ("layers", 32),
+    "layer_norm_epsilon": ("norm_epsilon", 1e-5),
+    "tie_word_embeddings": ("tie_head", True),
+    "initializer_range": ("init_std", 0.1),
+}
+OURS = "decoder/layer_{i}/mixer"
+CONSTANTS = {
+    "norm": "rms_norm",
+    "positions": "none",
+    "feed_forward": "none",
+    "dropout": 0.0,
+    "depth_scaled_init": False,
+    "max_length": 2**20,  # no part of the architecture has a limit
+}
+# How the initial values are drawn and with which program the scan is computed.
+IGNORED = words("""
+    fused_add_norm layer_types rescale_prenorm_residual residual_in_fp32 time_step_floor
+    time_step_init_scheme time_step_scale use_associative_scan use_mambapy
+""")
+IGNORED |= words("d_inner d_model n_layer pad_vocab_size_multiple rms_norm ssm_cfg")  # in old files
+
+
+def read_mixer(settings: Settings, found: Found, names: dict[str, str], **more: Any) -> Found:
+    """The settings that the families of state spaces share, under the names that each has."""
+    inner = settings.integer(names["expand"], 2) * found["width"]
+    if "feed_forward_width" not in found:
+        settings.fix({"intermediate_size": (inner,)})
+    return {
+        "inner_width": inner,
+        "state": settings.integer(names["state"], more.pop("state", 16)),
+        "convolution": settings.integer(names["convolution"], 4),
+        "bias": settings.flag(names["bias"], False),
+        "convolution_bias": settings.flag(names["convolution_bias"], True),
+        "step_min": settings.number("time_step_min", 1e-3),
+        "step_max": settings.number("time_step_max", 0.1),
+        **more,
+    }
+
+
+def write_mixer(config: DecoderConfig, names: dict[str, str]) -> dict[str, Any]:
+    """Theirs of the same."""
+    own = config.mixer
+    written = {key: getattr(own, ours) for ours, key in names.items() if ours != "expand"}
+    return written | {names["expand"]: own.inner_width // config.width}
+
+
+def read_rank(settings: Settings, found: Found, key: str) -> int:
+    """The width between the input and its step sizes; "auto" means a sixteenth of the model's."""
+    if settings.values.get(key, "auto") != "auto":
+        return settings.integer(key, None)
+    settings.ignore([key])
+    return math.ceil(found["width"] / 16)
+
+
+def shared_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
+    """The tensors that all state spaces have."""
+    own = config.mixer
+    rules = dense(f"{OURS}/in", f"{theirs}.in_proj", own.bias)
+    rules += dense(f"{OURS}/out", f"{theirs}.out_proj", own.bias)
+    rules += [Rule(f"{OURS}/log_poles", f"{theirs}.A_log"), Rule(f"{OURS}/skip", f"{theirs}.D")]
+    rules.append(Rule(f"{OURS}/convolution_kernel", f"{theirs}.conv1d.weight", CONVOLUTION))
+    if own.convolution_bias:
+        rules.append(Rule(f"{OURS}/convolution_bias", f"{theirs}.conv1d.bias"))
+    return rules
+
+
+def selective_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
+    """The tensors of one selective state space."""
+    return [
+        *shared_rules(config, theirs),
+        *dense(f"{OURS}/select", f"{theirs}.x_proj", False),
+        Rule(f"{OURS}/step_kernel", f"{theirs}.dt_proj.weight", TRANSPOSE),
+        Rule(f"{OURS}/step_bias", f"{theirs}.dt_proj.bias"),
+    ]
+
+
+def name_map_of(config: DecoderConfig, rules: list[Rule]) -> NameMap:
+    """The rules of the mixers with those around them."""
+    rules = norm("decoder/final_norm", "backbone.norm_f", bias=False) + rules
+    rules += layers(config, "decoder", "backbone.layers", {"mixer_norm": "norm"})
+    rename = lambda name: name.replace("backbone.embedding.", "backbone.embeddings.")  # noqa: E731
+    return name_map(config, rules, "backbone.embeddings.weight", prefix="backbone.", rename=rename)
+
+
+NAMES = {
+    "expand": "expand",
+    "state": "state_size",
+    "convolution": "conv_kernel",
+    "bias": "use_bias",
+    "convolution_bias": "use_conv_bias",
+}
+
+
+def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    rank = read_rank(settings, found, "time_step_rank")
+    more = read_mixer(settings, found, NAMES, step_rank=rank)
+    return {"mixer": MixerConfig("mamba", **more)}
+
+
+FAMILY = Family(
+    "mamba",
+    "decoder",
+    architectures("Mamba"),
+    FIELDS,
+    lambda config, pad: name_map_of(config, selective_rules(config, "backbone.layers.{i}.mixer")),
+    constants=CONSTANTS,
+    fixed={"hidden_act": ("silu", "swish")},
+    ignored=IGNORED,
+    read=_read,
+    write=lambda config, pad: (
+        write_mixer(config, NAMES)
+        | {"time_step_rank": config.mixer.step_rank, "hidden_act": "silu"}
+    ),
+    idle=lambda config: {"max_length"},
+)
