@@ -171,6 +171,19 @@ class StackConfig:
             layer_kinds=(),
         )
 
+    def each_layer(self) -> list["StackConfig"]:
+        """The settings of all layers."""
+        return [self.layer(i) for i in range(self.layers)]
+
+    def reads_both_ways(self, what: str) -> None:
+        """Refuses mixers, which read from left to right, for a stack that does not."""
+        for i in range(len(self.layer_kinds) or 1):
+            if (kind := self.layer(i).mixer.kind) != "attention":
+                raise LabError(
+                    f'"{kind}" reads from left to right, and {what} both ways: use "attention" in '
+                    "model.mixer.kind and model.layer_kinds"
+                )
+
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The valid values of settings that are names."""
         return CHOICES

@@ -31,7 +31,8 @@ class Experts(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         real: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
-        cfg, own = self.config, self.config.experts
+        own = self.config.experts
+        cfg = replace(self.config, activation=own.activation or self.config.activation)
         e, d, f = own.count, x.shape[-1], own.width or cfg.feed_forward_width
         logits = self._router(x, dropout_key)
         probabilities = jax.nn.softmax(logits, axis=-1)

@@ -40,6 +40,7 @@ class EncoderDecoderConfig(StackConfig):
     decoder_kv_heads: int | None = None
     decoder_head_dim: int | None = None
     decoder_feed_forward_width: int | None = None
+    decoder_layer_kinds: tuple[str, ...] | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -51,13 +52,14 @@ class EncoderDecoderConfig(StackConfig):
             raise LabError(
                 "model.tie_source_target = True needs one vocabulary: unset model.source_vocab_size"
             )
+        self.reads_both_ways("an encoder")
         _ = self.decoder  # refuses an impossible decoder as well
 
     @property
     def decoder(self) -> StackConfig:
         """The decoder stack's settings."""
         fields = {f: getattr(self, f) for f in StackConfig.__dataclass_fields__}
-        for name in ("layers", "heads", "kv_heads", "head_dim", "feed_forward_width"):
+        for name in (f for f in fields if hasattr(self, f"decoder_{f}")):
             own = getattr(self, f"decoder_{name}")
             fields[name] = fields[name] if own is None else own
         return StackConfig(**fields)
