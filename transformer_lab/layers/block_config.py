@@ -85,6 +85,7 @@ class ExpertsConfig:
     local_entropy: float = 0.0
     global_entropy: float = 0.0
     enough_entropy: float = 0.0  # nats
+    label: str = ""  # before the names of what is told, as image_ and text_ of two towers
     way: str = "auto"  # places: einsum over an expert's places; sorted: tokens sorted by expert
 
     def __post_init__(self):

@@ -89,7 +89,7 @@ class Experts(nn.Module):
             "expert_dropped": (found.dropped, 0.0),
         }
         for name, (total, coefficient) in sums.items():
-            tell(self, name, total, found.tokens, coefficient)
+            tell(self, own.label + name, total, found.tokens, coefficient)
         if own.global_entropy:
             weight = 1.0 if real is None else real[..., None]
             mean = (probabilities * weight).sum((0, 1)) / jnp.maximum(found.tokens, 1.0)
@@ -97,7 +97,8 @@ class Experts(nn.Module):
             short = (
                 jnp.maximum(own.enough_entropy - entropy, 0.0) if own.enough_entropy else -entropy
             )
-            tell(self, "router_spread", short * found.tokens, found.tokens, own.global_entropy)
+            spread = own.label + "router_spread"
+            tell(self, spread, short * found.tokens, found.tokens, own.global_entropy)
 
 
 def _hidden(cfg, up, gate):
