@@ -12,9 +12,11 @@ The data are text files of yours or a prepared set of tensorflow-datasets (docs/
 trained here.
 """
 
+import math
 from dataclasses import replace
 
 from transformer_lab.errors import known
+from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.models.decoder import matmul_parameters
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.training.config import default_config, fields_of
@@ -29,7 +31,7 @@ def get_config(arg: str = "gpt2_small"):
     """`arg` is the name of a preset."""
     known("configs/decoder.py:", arg, DECODERS)
     preset, config = DECODERS[arg], default_config(model="decoder", task="language_modeling")
-    size, length = preset.config, preset.config.max_length
+    size, length = preset.config, min(preset.config.max_length, TOKENS)
     on_cpu = arg.startswith("cpu")
     config.model.update(fields_of(replace(size, dtype="bfloat16")))
     config.model.vocab_size = None  # the tokenizer's real size
@@ -37,13 +39,19 @@ def get_config(arg: str = "gpt2_small"):
     config.tokenizer.update(kind="byte_bpe", vocab_size=size.vocab_size, lossless=True)
     config.batch.update(length=length, rows=32)
     if not on_cpu:
-        data, fsdp, tensor = next(m[1:] for m in MESHES if matmul_parameters(size) <= m[0])
-        config.mesh.update(data=-1, fsdp=fsdp, tensor=tensor)
+        idle = idle_parameters(size)
+        whole = matmul_parameters(size) + idle
+        data, fsdp, tensor = next(m[1:] for m in MESHES if whole <= m[0])
+        expert = 1
+        if idle:  # experts lie side by side, in the place of copies and of heads
+            expert = math.gcd(size.experts.count, data * tensor)
+            data, tensor = data * tensor // expert, 1
+        config.mesh.update(data=-1, fsdp=fsdp, tensor=tensor, expert=expert)
         config.model.vocab_multiple = 128
-        a_device = max(1, round((preset.batch_tokens or 500_000) / length / (data * fsdp)))
+        a_device = max(1, round((preset.batch_tokens or 500_000) / length / (data * expert * fsdp)))
         parts = -(-a_device * length // TOKENS)
         config.micro_batches = parts
-        config.batch.rows = data * fsdp * parts * -(-a_device // parts)
+        config.batch.rows = data * expert * fsdp * parts * -(-a_device // parts)
     if size.layers > 12:
         config.model.update(scan_layers=True, remat="nothing")
     config.steps = int((preset.trained_tokens or 3e11) / config.batch.rows / length)

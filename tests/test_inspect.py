@@ -26,8 +26,9 @@ def test_every_preset_has_a_row_with_its_figures():
     rows = printed("--table=decoders", "--devices=1024", "--peak_tflops=312", "--tokens=300e9")
     assert rows.keys() == TABLES["decoders"].keys()
     row = rows["gpt3_175b"]
-    assert row[:4] == ["174,604,259,328", "175,000 M", "-0.2 %", "1.08e+12"]
-    assert row[4:7] == ["4,718,592", "6e-05", "3,200,000"]
+    assert row[:5] == ["174,604,259,328", "175,000 M", "-0.2 %", "-", "1.08e+12"]
+    assert row[5:8] == ["4,718,592", "6e-05", "3,200,000"]
+    assert rows["mixtral_8x7b"][3:5] == ["12,879,925,248", "1.28e+11"]
     flops = decoder.training_flops(TABLES["decoders"]["gpt3_175b"].config)
     want = flops * 300e9 / (312e12 * 0.4) / 86_400
     assert float(row[-2].replace(",", "")) == pytest.approx(want, rel=1e-4)
@@ -50,9 +51,11 @@ def test_days_follow_the_papers_tokens_and_are_unknown_without():
 def test_the_encoder_decoders_keep_their_table(capsys):
     inspect.show([inspect.preset_row(*item) for item in TABLES["encoder_decoders"].items()])
     lines = capsys.readouterr().out.splitlines()
-    assert "FLOPs" not in lines[1]  # a column without a figure is left out
+    assert "FLOPs" in lines[1] and "learning" not in lines[1]  # a column without a figure is out
     for name in TABLES["encoder_decoders"]:
         assert sum(f" {name} " in line for line in lines) == 1
+    sparse = next(line for line in lines if " switch_base " in line)
+    assert "7,415,217,408" in sparse and "224,083,200" in sparse
     assert any("214,245,376" in line and "213 M" in line and "+0.6 %" in line for line in lines)
 
 

@@ -28,7 +28,7 @@ REQUIRED = {
 
 ARGUMENTS = {
     "bert_brown": "original roberta",
-    "clip_emoji": "softmax sigmoid lit lit_vit",
+    "clip_emoji": "softmax sigmoid lit lit_vit limoe",
     "cnn_fashion_mnist": "resnet lenet",
     "decoder": "gpt2_small",  # all presets are built in test_decoder_config.py
     "families": "encoder,sentiment encoder_decoder,sentiment prefix,sentiment causal,sentiment "

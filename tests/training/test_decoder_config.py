@@ -30,7 +30,12 @@ def test_a_preset_builds_and_its_loss_is_a_number(name):
     mesh, rows = config.run.mesh, config.sections["batch"].rows
     assert config.model.heads % mesh.tensor == 0
     split = 1 if mesh.fsdp == 1 else 4 * mesh.fsdp  # what divides rows, on the stated topology
-    assert mesh.fsdp == {1: 1, 64: 16, 128: 32}[split] and (mesh.tensor == 4) == (split == 128)
+    assert mesh.fsdp == {1: 1, 64: 16, 128: 32}[split]
+    if mesh.expert > 1:  # in the place of copies and of heads
+        split *= {16: 1, 32: 4}[mesh.fsdp]
+        assert config.model.experts.count % mesh.expert == 0 and mesh.tensor == 1
+    else:
+        assert (mesh.tensor == 4) == (split == 128)
     parts = split * config.run.micro_batches
     assets = stand_in(config.model, config.sections)
     model = dataclasses.replace(config.model, layers=2)
@@ -38,7 +43,7 @@ def test_a_preset_builds_and_its_loss_is_a_number(name):
         "decoder", model, config.sections, assets=assets, rows_multiple=parts
     )
     batch = task.abstract_batch()
-    assert batch["tokens"].shape == (rows, config.model.max_length)
+    assert batch["tokens"].shape == (rows, min(config.model.max_length, DECODER.TOKENS))
     # As many tokens a step as the paper, within the rounding to the mesh.
     if stated := DECODERS[name].batch_tokens:
         assert rows * config.model.max_length == pytest.approx(stated, rel=0.35)

@@ -26,6 +26,7 @@ from transformer_lab import cli
 from transformer_lab.errors import LabError, known
 from transformer_lab.layers import position_table
 from transformer_lab.layers.config import CHOICES, StackConfig
+from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.models import Vocabulary, costs, family, parameter_shapes, presets, said
 from transformer_lab.tasks.base import count_parameters
 from transformer_lab.training.compiling import compile_step
@@ -82,14 +83,15 @@ def main(_: list[str]) -> None:
 
 def preset_row(name: str, preset: presets.Preset) -> Row:
     """A published size; "-" where there is no figure."""
-    count = sum(costs.parameter_groups(preset.kind, preset.config).values())
-    stated = preset.published
+    groups = costs.parameter_groups(preset.kind, preset.config)
+    count, idle, stated = sum(groups.values()), idle_parameters(preset.config), preset.published
     return {
         "preset": name,
         "parameters": f"{count:,}",
         "published": _number(stated and stated / 1e6, ",.0f", " M"),
         "difference": _number(stated and 100 * (count / stated - 1), "+.1f", " %"),
-        **_costs(preset.config),
+        "active": f"{count - idle:,}" if idle else "-",
+        **_costs(preset.config, groups),
         "learning rate": _number(preset.learning_rate, "g"),
         "batch, tokens": _number(preset.batch_tokens, ",.0f"),
         "source": preset.source,
@@ -115,11 +117,14 @@ def days(preset: presets.Preset) -> Row:
 def model_rows(kind: str, config: Any) -> Iterator[Row]:
     """Parameters by top-level group and what they cost."""
     groups = costs.parameter_groups(kind, config)
+    each, idle = _costs(config, groups), idle_parameters(config)
     groups["all parameters"] = sum(groups.values())
+    if idle:
+        groups["parameters that work for a token"] = groups["all parameters"] - idle
     groups["bytes of parameters and Adam"] = costs.state_bytes(groups["all parameters"])
     for name, value in groups.items():
         yield {"of the model": name, "": f"{value:,}"}
-    for name, value in _costs(config).items():
+    for name, value in each.items():
         yield {"of the model": name, "": value}
 
 
@@ -205,11 +210,11 @@ def show_compiled(found: dict[str, Any]) -> None:
         print("it does not fit; --topology=cpu:N of as many devices shows the largest arrays")
 
 
-def _costs(config: Any) -> Row:
-    """What the file of the family says of it."""
-    flops, held = (said(config, name) for name in ("training_flops", "cache_bytes"))
+def _costs(config: Any, groups: dict[str, int]) -> Row:
+    """FLOPs of a training step, and what the file of the family says of its cache."""
+    held = said(config, "cache_bytes")
     return {
-        "FLOPs a token": _number(flops and flops(config), ".3g"),
+        "FLOPs a token": _number(costs.flops_a_token(config, groups), ".3g"),
         "cache bytes a token": _number(held and held(config), ",d"),
     }
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from transformer_lab.errors import LabError, at_least, chosen, fractions
+from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.experts import capacity_of
 from transformer_lab.ops.scan import WAYS
 
@@ -70,6 +71,7 @@ class ExpertsConfig:
 
     count: int = 8  # E
     width: int = 0  # F of an expert; 0: feed_forward_width
+    activation: str = ""  # of an expert; empty: as the stack has it (GLaM has another there)
     top_k: int = 2  # K, experts of a token; of routing = "experts" their mean number
     routing: str = "tokens"  # tokens choose experts, or experts choose tokens
     renormalize: bool = True  # the weights of a token's experts sum to 1
@@ -86,10 +88,12 @@ class ExpertsConfig:
     local_entropy: float = 0.0
     global_entropy: float = 0.0
     enough_entropy: float = 0.0  # nats
+    label: str = ""  # before the names of what is told, as image_ and text_ of two towers
     way: str = "auto"  # places: einsum over an expert's places; sorted: tokens sorted by expert
 
     def __post_init__(self):
-        chosen(self, "model.experts", {"routing": ROUTINGS, "way": EXPERT_WAYS})
+        names = {"routing": ROUTINGS, "way": EXPERT_WAYS}
+        chosen(self, "model.experts", names | {"activation": ("", *ACTIVATIONS, *GATED)})
         if self.count < 1 or not 1 <= self.top_k <= self.count:
             raise LabError(
                 f"model.experts.top_k = {self.top_k} must be at least 1, and at most "

@@ -184,6 +184,19 @@ class StackConfig:
         epsilon *= 4.0 ** (layers // self.halved_every) if self.halved_every else 1.0
         return replace(self, norm_epsilon=epsilon, halved_every=0)
 
+    def each_layer(self) -> list["StackConfig"]:
+        """The settings of all layers."""
+        return [self.layer(i) for i in range(self.layers)]
+
+    def reads_both_ways(self, what: str) -> None:
+        """Refuses mixers, which read from left to right, for a stack that does not."""
+        for i in range(len(self.layer_kinds) or 1):
+            if (kind := self.layer(i).mixer.kind) != "attention":
+                raise LabError(
+                    f'"{kind}" reads from left to right, and {what} both ways: use "attention" in '
+                    "model.mixer.kind and model.layer_kinds"
+                )
+
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The valid values of settings that are names."""
         return CHOICES

@@ -1,5 +1,8 @@
 """What one layer of a stack costs a token, by its settings alone."""
 
+from itertools import chain
+from typing import Any
+
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import GATED
 
@@ -8,6 +11,15 @@ def active_parameters(config: StackConfig) -> int:
     """Entries of the matrices that multiply one token's vector in a layer of this config: of
     experts, those that work for a token, the shared ones and the router."""
     return _mixer(config) + _feed_forward(config)
+
+
+def idle_parameters(config: Any) -> int:
+    """Entries of the kernels of those experts that do not work for a token, in all layers of a
+    config and of the stacks in it; 0 of what is no stack."""
+    stacks = (config, *(getattr(config, name, None) for name in ("decoder", "tower", "text")))
+    layers = chain(*(stack.each_layer() for stack in stacks if isinstance(stack, StackConfig)))
+    sparse = (layer for layer in layers if layer.feed_forward == "experts")
+    return sum((one.experts.count - one.experts.top_k) * _expert(one) for one in sparse)
 
 
 def state_numbers(config: StackConfig) -> int:
@@ -67,10 +79,15 @@ def _mixer(config: StackConfig) -> int:
 def _feed_forward(config: StackConfig) -> int:
     matrices = 3 if config.activation in GATED else 2
     width, hidden, own = config.width, config.feed_forward_width, config.experts
-    each = matrices * width * (own.width or hidden)
     return {
         "none": 0,
         "dense": matrices * width * hidden,
-        "experts": (own.top_k + own.shared) * each + width * own.count,
+        "experts": (own.top_k + own.shared) * _expert(config) + width * own.count,
         "shifted": width * (2 * hidden + width),
     }[config.feed_forward]
+
+
+def _expert(config: StackConfig) -> int:
+    own = config.experts
+    matrices = 3 if (own.activation or config.activation) in GATED else 2
+    return matrices * config.width * (own.width or config.feed_forward_width)

@@ -31,7 +31,8 @@ class Experts(nn.Module):
         dropout_key: Key[Array, ""] | None = None,
         real: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
-        cfg, own = self.config, self.config.experts
+        own = self.config.experts
+        cfg = replace(self.config, activation=own.activation or self.config.activation)
         e, d, f = own.count, x.shape[-1], own.width or cfg.feed_forward_width
         logits = self._router(x, dropout_key)
         probabilities = jax.nn.softmax(logits, axis=-1)
@@ -91,7 +92,7 @@ class Experts(nn.Module):
             "expert_dropped": (found.dropped, 0.0),
         }
         for name, (total, coefficient) in sums.items():
-            tell(self, name, total, found.tokens, coefficient)
+            tell(self, own.label + name, total, found.tokens, coefficient)
         if own.global_entropy:
             weight = 1.0 if real is None else real[..., None]
             mean = (probabilities * weight).sum((0, 1)) / jnp.maximum(found.tokens, 1.0)
@@ -99,7 +100,8 @@ class Experts(nn.Module):
             short = (
                 jnp.maximum(own.enough_entropy - entropy, 0.0) if own.enough_entropy else -entropy
             )
-            tell(self, "router_spread", short * found.tokens, found.tokens, own.global_entropy)
+            spread = own.label + "router_spread"
+            tell(self, spread, short * found.tokens, found.tokens, own.global_entropy)
 
 
 def _hidden(cfg, up, gate):

@@ -14,6 +14,7 @@ import jax
 from transformer_lab.errors import LabError
 from transformer_lab.kinds import kind as kind_of
 from transformer_lab.kinds import kinds
+from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.layers.told import listened as listened
 from transformer_lab.models.base import Computed as Computed
 from transformer_lab.models.base import Vocabulary as Vocabulary
@@ -49,12 +50,13 @@ def flops_a_token(config: Any, shapes: Any, length: int | None = None) -> float:
     """FLOPs a token of a training step, of a model whose parameters have these shapes.
 
     What the family's file says in `training_flops(config, length)`; else 6 N, where N leaves
-    embedding tables out (Kaplan 2020, table 1).
+    embedding tables out (Kaplan 2020, table 1), and experts that do not work for a token.
     """
     if own := said(config, "training_flops"):
         return float(own(config, length))
     leaves = jax.tree_util.tree_flatten_with_path(shapes)[0]
-    return 6.0 * sum(x.size for path, x in leaves if "embedding" not in jax.tree_util.keystr(path))
+    count = sum(x.size for path, x in leaves if "embedding" not in jax.tree_util.keystr(path))
+    return 6.0 * (count - idle_parameters(config))
 
 
 def need(kind: str, protocol: type, head: str = "") -> None:

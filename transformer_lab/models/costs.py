@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from transformer_lab.errors import LabError
+from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.models import parameter_shapes, said
 from transformer_lab.ops.losses import STATISTICS
 
@@ -18,15 +19,28 @@ def parameter_groups(kind: str, config: Any) -> dict[str, int]:
     group, such as {"encoder": "layers"}: of such a stack one layer is traced, or one period of
     its `layer_kinds`.
     """
-    stacks, period = said(config, "STACKS", {}), len(getattr(config, "layer_kinds", ())) or 1
-    shapes = parameter_shapes(kind, replace(config, **dict.fromkeys(stacks.values(), period)))
+    stacks = said(config, "STACKS", {})
+    parts = {group: config.decoder if "decoder_" in s else config for group, s in stacks.items()}
+    periods = {group: len(part.layer_kinds) or 1 for group, part in parts.items()}
+    fewer = {setting: periods[group] for group, setting in stacks.items()}
+    shapes = parameter_shapes(kind, replace(config, **fewer))
     groups = {name: _numbers(tree) for name, tree in shapes.items() if name != STATISTICS}
-    for group, setting in stacks.items():
-        layers = getattr(config, setting)
+    for group, period in periods.items():
         each = [_numbers(shapes[group][f"layer_{i}"]) for i in range(period)]
-        rounds, rest = divmod(config.layers if layers is None else layers, period)
+        rounds, rest = divmod(parts[group].layers, period)
         groups[group] += (rounds - 1) * sum(each) + sum(each[:rest])
     return groups
+
+
+def flops_a_token(config: Any, groups: dict[str, int]) -> float | None:
+    """As `models.flops_a_token`, of parameters by group; None where a group holds embeddings among
+    others. Of two stacks it is of a token of each."""
+    if own := said(config, "training_flops"):
+        return float(own(config))
+    if not said(config, "STACKS"):
+        return None
+    matrices = sum(count for name, count in groups.items() if "embedding" not in name)
+    return 6.0 * (matrices - idle_parameters(config))
 
 
 def state_bytes(parameters: int) -> int:

@@ -194,7 +194,7 @@ def matmul_parameters(config: DecoderConfig) -> int:
     """
     narrow = config.embedding_width
     ends = config.table_rows * (narrow or config.width) + 2 * config.width * (narrow or 0)
-    return sum(map(costs.active_parameters, _each_layer(config))) + ends
+    return sum(map(costs.active_parameters, config.each_layer())) + ends
 
 
 def training_flops(config: DecoderConfig, length: int | None = None) -> int:
@@ -205,7 +205,7 @@ def training_flops(config: DecoderConfig, length: int | None = None) -> int:
     full square, though masks and windows leave half of it or less; recomputation is not counted.
     """
     length = config.max_length if length is None else length
-    layers = _each_layer(config)
+    layers = config.each_layer()
     attention = 12 * sum(map(costs.attends, layers)) * config.heads * config.head_dim * length
     return 6 * matmul_parameters(config) + attention + sum(map(costs.recurrence_flops, layers))
 
@@ -214,7 +214,7 @@ def cache_bytes(config: DecoderConfig, length: int = 1, dtype: str = "bfloat16")
     """Bytes that `length` positions of one sequence leave in a decoding cache: keys and values of
     attention, of which a window bounds the number, and the float32 states of other mixers."""
     total = 0
-    for layer in _each_layer(config):
+    for layer in config.each_layer():
         if costs.attends(layer):
             held = min(length, layer.window) if layer.window else length
             a_position = 2 * layer.key_value_heads * layer.head_dim * jnp.dtype(dtype).itemsize
@@ -222,10 +222,6 @@ def cache_bytes(config: DecoderConfig, length: int = 1, dtype: str = "bfloat16")
         else:
             total += 4 * costs.state_numbers(layer)
     return total
-
-
-def _each_layer(config: DecoderConfig) -> list[StackConfig]:
-    return [config.layer(i) for i in range(config.layers)]
 
 
 def example_inputs() -> tuple[Array, ...]:

@@ -52,6 +52,7 @@ class EncoderConfig(StackConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        self.reads_both_ways("an encoder")
         names = dict.fromkeys(("pooler_activation", "mlm_activation"), ACTIVATIONS)
         chosen(self, "model", {"head": self.HEADS, **names})
         if self.head == "mlm_nsp" and not self.pooler:

@@ -52,6 +52,7 @@ class EncoderDecoderConfig(StackConfig):
             raise LabError(
                 "model.tie_source_target = True needs one vocabulary: unset model.source_vocab_size"
             )
+        self.reads_both_ways("an encoder")
         _ = self.decoder  # refuses an impossible decoder as well
 
     @property

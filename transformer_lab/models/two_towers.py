@@ -1,6 +1,6 @@
 """CLIP (Radford 2021) and SigLIP (Zhai 2023): an image tower and a text tower into one space."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import flax.linen as nn
 import jax
@@ -109,8 +109,9 @@ class TwoTowers(Model):
 
     def setup(self):
         cfg = self.config
-        self.image = Vision(cfg.image) if cfg.image_kind == "vision" else CNN(cfg.cnn)
-        self.text = Decoder(cfg.text)
+        image, text = _labelled(cfg.image, "image_"), _labelled(cfg.text, "text_")
+        self.image = Vision(image) if cfg.image_kind == "vision" else CNN(cfg.cnn)
+        self.text = Decoder(text)
         if cfg.projection is not None:
             self.image_projection = dense(cfg.image, cfg.common_width, False)
         self.text_projection = dense(cfg.text, cfg.common_width, cfg.text_bias)
@@ -173,6 +174,11 @@ class TwoTowers(Model):
             place = wanted.argmax(axis=1)  # the first of several
         pooled = jnp.take_along_axis(states, place[:, None, None], axis=1)[:, 0]
         return normalize(self.text_projection(pooled).astype(jnp.float32))
+
+
+def _labelled(tower: VisionConfig | DecoderConfig, label: str) -> VisionConfig | DecoderConfig:
+    """The tower with experts that say of what they tell which tower it is of (Mustafa 2022)."""
+    return replace(tower, experts=replace(tower.experts, label=tower.experts.label or label))
 
 
 def example_inputs() -> tuple[Array, ...]:

@@ -54,6 +54,7 @@ class VisionConfig(StackConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        self.reads_both_ways("a stack over patches")
         for name in ("image_size", "patch_size"):
             if len(getattr(self, name)) != 2:
                 raise LabError(f"model.{name} = {getattr(self, name)} must be (height, width)")

@@ -199,9 +199,13 @@ def renamed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields_of(instance: Any) -> dict[str, Any]:
-    """A dataclass's set fields, to update a section with."""
+    """A dataclass's set fields, to update a section with; of those in it likewise."""
     values = {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
-    return {name: value for name, value in values.items() if value is not None}
+    return {
+        name: fields_of(value) if dataclasses.is_dataclass(value) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def flatten(

@@ -97,7 +97,10 @@ def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Me
         joined = (shape[0], *(1,) * len(within[1:]))
         placed = mesh_utils.create_hybrid_device_mesh(within, joined, chosen)
         return Mesh(placed, AXES, axis_types=kinds)
-    return jax.make_mesh(shape, AXES, axis_types=kinds, devices=chosen)
+    try:
+        return jax.make_mesh(shape, AXES, axis_types=kinds, devices=chosen)
+    except NotImplementedError as error:  # a size that no sides of the slice multiply to
+        raise LabError(f"mesh {dict(zip(AXES, shape, strict=True))}: {error!s:.300}") from error
 
 
 def parse_rules(text: str) -> Rules:

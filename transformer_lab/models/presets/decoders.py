@@ -1,8 +1,9 @@
-"""Sizes of decoder-only language models, from GPT to LLaMA."""
+"""Sizes of decoder-only language models: GPT to LLaMA, experts, state spaces, RWKV."""
 
 from dataclasses import replace
 from typing import Any
 
+from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.models.presets.row import Preset, presets
 
@@ -47,6 +48,48 @@ _GLM = replace(
     norm_place="deep",
     mask="prefix",
 )
+_MIXTRAL = replace(
+    _LLAMA,
+    max_length=32_768,
+    rope_base=1e6,
+    norm_epsilon=1e-5,
+    feed_forward="experts",
+    experts=ExpertsConfig(count=8, top_k=2),
+)
+# The first layer is dense; the others' experts are narrow, and two work for all tokens.
+_DEEPSEEK_MOE = replace(
+    _LLAMA,
+    vocab_size=102_400,
+    max_length=4096,
+    layer_kinds=("attention:dense", *("attention:experts",) * 27),
+    experts=ExpertsConfig(64, 1408, top_k=6, renormalize=False, shared=2, balance_loss=0.001),
+)
+# Gated in the dense layers alone: so the counts of the paper, 1.2T and 96.6B, come out.
+_GLAM = replace(
+    _LAMDA,
+    vocab_size=256_000,
+    max_length=1024,
+    norm="rms_norm",
+    layer_kinds=("attention:dense", "attention:experts"),
+    experts=ExpertsConfig(64, activation="gelu", top_k=2, capacity_factor=2.0),
+)
+_MAMBA = replace(
+    _NO_BIAS,
+    vocab_size=50_280,
+    norm="rms_norm",
+    positions="none",
+    feed_forward="none",
+)
+_RWKV = replace(
+    _NO_BIAS,
+    vocab_size=50_277,
+    max_length=1024,
+    norm_bias=True,
+    positions="none",
+    feed_forward="shifted",
+    embedding_norm=True,
+    tie_head=False,
+)
 _CPU = replace(_GPT2, vocab_size=4096, max_length=512)
 
 _SIZES = ("layers", "width", "heads", "kv_heads", "head_dim", "feed_forward_width")
@@ -61,6 +104,20 @@ def _family(
     more = "learning_rate", "batch_tokens", "note"
     rows = {n: (*r[:8], None if r[8] is None else int(r[8]), *r[9:]) for n, r in rows.items()}
     return presets("decoder", base, _SIZES, source, rows, more, **common)
+
+
+def _states(
+    base: DecoderConfig, mixer: MixerConfig, source: str, rows: dict[str, tuple], **common: Any
+) -> dict[str, Preset]:
+    """Rows: layers, width, published parameters; all else follows from the width D: Mamba has 2 D
+    channels and steps of rank D / 16, RWKV D channels and 4 D hidden units."""
+    found, expand = {}, 2 if mixer.kind == "mamba" else 1
+    for name, (layers, width, published) in rows.items():
+        inner = replace(mixer, inner_width=expand * width, step_rank=width // 16)
+        sizes = {"kv_heads": width // 64, "heads": width // 64, "feed_forward_width": 4 * width}
+        config = replace(base, layers=layers, width=width, mixer=inner, **sizes)
+        found[name] = Preset("decoder", config, published, source, **common)
+    return found
 
 
 # fmt: off
@@ -160,6 +217,33 @@ DECODERS = {
     **_family(_GLM, "Zeng 2022, section 2 and appendix", {
         "glm_130b": (70, 12_288, 96, 96, 128, 32_768, 130e9, 8e-5, 4224 * 2048, _GROWS),
     }, trained_tokens=400e9),
+    **_family(_MIXTRAL, "Jiang 2024, table 1; count of the released weights", {
+        "mixtral_8x7b": (32, 4096, 32, 8, 128, 14_336, 46_702_792_704, None, None,
+                         "the paper: 47B, of which 13B work for a token"),
+    }),
+    **_family(_DEEPSEEK_MOE, "Dai 2024, section 5.1.2 and table 3, from memory", {
+        "deepseek_moe_16b": (28, 2048, 16, 16, 128, 10_944, 16.4e9, 4.2e-4, 4608 * 4096,
+                             "of which 2.8B work for a token"),
+    }, trained_tokens=2e12),
+    **_family(_GLAM, "Du 2022, table 4, from memory", {
+        "glam_64b_64e": (64, 8192, 128, 128, 128, 32_768, 1.2e12, 1e-2, 1e6,
+                         "of which 96.6B work for a token; Adafactor's rate"),
+    }, trained_tokens=600e9),
+    **_states(_MAMBA, MixerConfig("mamba"), "Gu 2023, section 4.2.2, from memory", {
+        "mamba_130m": (24, 768, 130e6),
+        "mamba_370m": (48, 1024, 370e6),
+        "mamba_790m": (48, 1536, 790e6),
+        "mamba_1.4b": (48, 2048, 1.4e9),
+        "mamba_2.8b": (64, 2560, 2.8e9),
+    }, batch_tokens=524_288, trained_tokens=300e9),
+    **_states(_RWKV, MixerConfig("rwkv"), "Peng 2023, table 2, from memory", {
+        "rwkv4_169m": (12, 768, 1.693e8),
+        "rwkv4_430m": (24, 1024, 4.304e8),
+        "rwkv4_1.5b": (24, 2048, 1.515e9),
+        "rwkv4_3b": (32, 2560, 2.985e9),
+        "rwkv4_7b": (32, 4096, 7.393e9),
+        "rwkv4_14b": (40, 5120, 1.415e10),
+    }, trained_tokens=330e9),
     **_family(_CPU, "this project, for a CPU", {
         "cpu_2m": (3, 192, 6, 6, 32, 768, None, None, None),
         "cpu_12m": (6, 384, 6, 6, 64, 1536, None, None, None),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from transformer_lab.layers.block_config import ExpertsConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.models.presets.row import Preset, presets
 
@@ -48,11 +49,30 @@ BART = EncoderDecoderConfig(
     norm_epsilon=1e-5,
     kernel_init="normal",
 )
+# Every second layer of both stacks has experts, of which one works for a token.
+_SWITCH = replace(
+    T5,
+    activation="geglu_tanh",
+    layer_kinds=("attention:dense", "attention:experts"),
+    feed_forward_dropout=0.0,
+    experts=ExpertsConfig(128, top_k=1, renormalize=False, capacity_factor=1.25, jitter=0.01),
+)
+_GSHARD = EncoderDecoderConfig(
+    vocab_size=64_000,
+    max_length=1024,
+    norm_place="pre",
+    attention_bias=False,
+    feed_forward_bias=False,
+    layer_kinds=("attention:dense", "attention:experts"),
+    experts=ExpertsConfig(2048, top_k=2, capacity_factor=2.0, z_loss=0.0),
+)
 _SIZES = ("layers", "width", "heads", "head_dim", "feed_forward_width")  # of both stacks
 
 
-def _family(base: EncoderDecoderConfig, source: str, rows: dict[str, tuple]) -> dict[str, Preset]:
-    return presets("encoder_decoder", base, _SIZES, source, rows)
+def _family(
+    base: EncoderDecoderConfig, source: str, rows: dict[str, tuple], **common: str
+) -> dict[str, Preset]:
+    return presets("encoder_decoder", base, _SIZES, source, rows, **common)
 
 
 def _vaswani(base: EncoderDecoderConfig, *more: float | str | None) -> Preset:
@@ -88,6 +108,13 @@ ENCODER_DECODERS = {
         "mt5_xl": (24, 2048, 32, 64, 5120, 3.7e9),
         "mt5_xxl": (24, 4096, 64, 64, 10_240, 13e9),
     }),
+    **_family(_SWITCH, "Fedus 2021, table 9", {
+        "switch_base": (12, 768, 12, 64, 2048, 7e9),
+        "switch_large": (24, 1024, 16, 64, 2816, 26e9),
+    }),
+    **_family(_GSHARD, "Lepikhin 2020, table 1; width and hidden units from memory", {
+        "gshard_600b": (18, 1024, 16, 128, 8192, 600e9),
+    }, note="36 layers are those of both stacks; the vocabulary is ours, the paper is silent"),
     **_family(BART, "Lewis 2020, the authors' release notes", {
         "bart_base": (6, 768, 12, 64, 3072, 140e6),
         "bart_large": (12, 1024, 16, 64, 4096, 400e6),

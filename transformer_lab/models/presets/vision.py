@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from transformer_lab.layers.block_config import ExpertsConfig
 from transformer_lab.models.cnn import CNNConfig
 from transformer_lab.models.presets.row import Preset, presets
 from transformer_lab.models.vision import VisionConfig
@@ -15,6 +16,34 @@ def _vits(source: str, rows: dict[str, tuple], **common: str) -> dict[str, Prese
     rows = {name: (*sizes, (patch, patch), n) for name, (*sizes, patch, n) in rows.items()}
     names = *_SIZES, "patch_size"
     return presets("vision", VisionConfig(), names, source, rows, **common)
+
+
+def _sparse(published: dict[str, float]) -> dict[str, Preset]:
+    """V-MoE: a ViT of `_SPARSE`, 32 experts in its last layers, or in every second one."""
+    found = {}
+    for name, count in published.items():
+        size, _, where = name.removeprefix("v_moe_").partition("_")
+        sizes, patch = _SPARSE[size]
+        dense, sparse = "attention:dense", "attention:experts"
+        kinds = (dense, sparse)
+        if where != "every2":  # of the last layers every second one, the last included
+            last = 2 * int(where.removeprefix("last"))
+            kinds = (dense,) * (sizes[0] - last) + kinds * (last // 2)
+        experts = ExpertsConfig(32, top_k=2, renormalize=False, capacity_factor=1.05)
+        config = VisionConfig(
+            **dict(zip(_SIZES, sizes, strict=True)), patch_size=(patch, patch), classes=18_291,
+            layer_kinds=kinds, experts=experts,
+        )  # fmt: skip
+        source = "Riquelme 2021, appendix; counts from memory"
+        found[name] = Preset("vision", config, count, source, "with a head of 18,291 classes")
+    return found
+
+
+_SPARSE = {
+    "b16": ((12, 768, 12, 64, 3072), 16),
+    "l16": ((24, 1024, 16, 64, 4096), 16),
+    "h14": ((32, 1280, 16, 80, 5120), 14),
+}
 
 
 def _distilled(presets: dict[str, Preset], published: tuple[int, ...]) -> dict[str, Preset]:
@@ -57,6 +86,13 @@ VISION = {
     }, note=_MAP),
     **_DEIT,
     **_distilled(_DEIT, (5_910_800, 22_436_432, 87_338_192)),
+    **_sparse({
+        "v_moe_b16_every2": 979e6,
+        "v_moe_l16_last2": 843e6,
+        "v_moe_l16_every2": 3.4e9,
+        "v_moe_h14_last5": 2.7e9,
+        "v_moe_h14_every2": 7.2e9,
+    }),
     "resnet18": Preset("cnn", CNNConfig(), 11.7e6, "He 2016, table 1; count: torchvision"),
     "resnet50": Preset(
         "cnn", CNNConfig(block="bottleneck", stages=(3, 4, 6, 3)), 25.6e6,
