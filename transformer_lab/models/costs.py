@@ -1,6 +1,7 @@
 """What any model costs: parameters, memory, device-days; arithmetic alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,35 @@ def parameter_groups(kind: str, config: Any) -> dict[str, int]:
     """
     stacks = said(config, "STACKS", {})
     shapes = parameter_shapes(kind, replace(config, **dict.fromkeys(stacks.values(), 1)))
-    groups = {name: _numbers(tree) for name, tree in shapes.items() if name != STATISTICS}
+    groups = {name: count(tree) for name, tree in shapes.items() if name != STATISTICS}
     for group, setting in stacks.items():
         layers = getattr(config, setting)
         more = (config.layers if layers is None else layers) - 1
-        groups[group] += more * _numbers(shapes[group]["layer_0"])
+        groups[group] += more * count(shapes[group]["layer_0"])
     return groups
+
+
+def width_near(
+    kind: str, config_of: Callable[[int], Any], parameters: int, multiple: int = 4
+) -> int:
+    """The width, a multiple of `multiple`, at which a model has nearest to so many parameters.
+
+    `config_of` gives the family's config of a width; more width must never mean less parameters.
+    """
+    found = {}
+
+    def difference(width: int) -> int:
+        if width not in found:
+            found[width] = count(parameter_shapes(kind, config_of(width))) - parameters
+        return found[width]
+
+    low = high = multiple
+    while difference(high) < 0:
+        low, high = high, 2 * high
+    while high - low > multiple:
+        middle = (low + high) // (2 * multiple) * multiple
+        low, high = (middle, high) if difference(middle) < 0 else (low, middle)
+    return min((low, high), key=lambda width: abs(difference(width)))
 
 
 def state_bytes(parameters: int) -> int:
@@ -52,5 +76,6 @@ def device_days(
     return days, days / devices
 
 
-def _numbers(tree: Any) -> int:
+def count(tree: Any) -> int:
+    """Numbers in a tree of arrays or shapes."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
