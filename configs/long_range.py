@@ -30,7 +30,7 @@ LAYERS = {  # of each model, repeated; an LSTM is another family
 }
 MODELS = (*LAYERS, "lstm")
 STATES = {"s4d": 64, "mamba2": 32}  # others: 16
-WIDTH = 64  # of attention
+WIDTH = 32  # of attention
 # A step's time over attention's, each alone on one core with 64 sequences of 64 tokens
 COST = dict.fromkeys(MODELS, 1.0)
 SOURCES = {  # the data, the lengths beyond that of training, and attention's steps

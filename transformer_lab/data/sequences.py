@@ -1,12 +1,12 @@
 """Sequences with a target at some positions: tests of what a model remembers, and how far."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 
 from transformer_lab.data.images.sources import ImageConfig
 from transformer_lab.data.splits import SOURCES, SPLITS, SourceConfig, Splits, read
@@ -50,20 +50,25 @@ class SequencesConfig(SourceConfig):
 
 
 @dataclass(frozen=True)
-class Sequences:
+class Sequences(Sequence):
     """As many rows of one length; of token, target and mask the last dimension is the position.
 
     What a row has no target for is masked; a row that is shorter than the others ends with zeros.
     """
 
-    tokens: Int[np.ndarray, "n t"]
-    targets: Int[np.ndarray, "n t"]  # 0 where the mask is False
+    tokens: Integer[np.ndarray, "n t"]
+    targets: Integer[np.ndarray, "n t"]  # 0 where the mask is False
     mask: Bool[np.ndarray, "n t"]  # True at positions with a target
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, rows: Int[np.ndarray, "m"] | Bool[np.ndarray, "n"]) -> "Sequences":
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """One row."""
+        names = "tokens", "targets", "mask"
+        return {name: getattr(self, name)[index] for name in names}
+
+    def take(self, rows: Integer[np.ndarray, "m"] | Bool[np.ndarray, "n"]) -> "Sequences":
         """Some of the rows."""
         return Sequences(self.tokens[rows], self.targets[rows], self.mask[rows])
 
@@ -118,7 +123,7 @@ def load_sequences(config: SequencesConfig) -> SequenceSplits:
 
 def distinct(
     draw: np.random.Generator, low: int, high: int, shape: tuple[int, int]
-) -> Int[np.ndarray, "n k"]:
+) -> Integer[np.ndarray, "n k"]:
     """Rows of k different numbers from `low` to `high` - 1, each such row as likely."""
     if shape[1] > high - low:
         raise LabError(
@@ -130,7 +135,7 @@ def distinct(
     return found
 
 
-def at_end(tokens: Int[np.ndarray, "n t"], answers: Int[np.ndarray, "n k"]) -> Sequences:
+def at_end(tokens: Integer[np.ndarray, "n t"], answers: Integer[np.ndarray, "n k"]) -> Sequences:
     """Sequences whose last k positions have targets."""
     targets, mask = np.zeros_like(tokens), np.zeros(tokens.shape, bool)
     targets[:, -answers.shape[1] :], mask[:, -answers.shape[1] :] = answers, True

@@ -42,7 +42,7 @@ def sequences(
     while row < size:
         levels, counts = draw_trees(draw)
         for tree in np.flatnonzero((counts > length // 4) & (counts < length))[: size - row]:
-            value = write(levels, 0, int(tree), ids := [])
+            ids, value = write(levels, int(tree))
             tokens[row, : len(ids)] = ids
             targets[row, len(ids) - 1], mask[row, len(ids) - 1] = value, True
             row += 1
@@ -69,14 +69,22 @@ def draw_trees(draw: np.random.Generator) -> tuple[list[tuple[np.ndarray, ...]],
     return levels, lengths
 
 
-def write(levels: list, depth: int, node: int, ids: list[int]) -> int:
-    """Appends the tokens of a node to `ids`; returns its value."""
-    tokens, nodes, firsts = levels[depth]
-    token = int(tokens[node])
-    ids.append(token)
-    if token < 10:
-        return token
-    first = int(firsts[node])
-    values = [write(levels, depth + 1, first + i, ids) for i in range(int(nodes[node]))]
-    ids.append(VOCABULARY - 1)
-    return int(OPERATORS[TOKENS[token]](values))
+def write(levels: list[tuple[np.ndarray, ...]], tree: int) -> tuple[list[int], int]:
+    """The tokens of a tree, and its value."""
+    ids, waiting = [], [(0, tree)]  # nodes, the last one next; None closes an operator
+    opened = [(0, values := [])]  # operators with the values of their nodes so far
+    while waiting:
+        if (node := waiting.pop()) is None:
+            token, inner = opened.pop()
+            ids.append(VOCABULARY - 1)
+            opened[-1][1].append(int(OPERATORS[TOKENS[token]](inner)))
+            continue
+        depth, place = node
+        token, nodes, first = (int(array[place]) for array in levels[depth])
+        ids.append(token)
+        if token < 10:
+            opened[-1][1].append(token)
+            continue
+        opened.append((token, []))
+        waiting += [None, *((depth + 1, first + i) for i in reversed(range(nodes)))]
+    return ids, values[0]
