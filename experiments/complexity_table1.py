@@ -22,14 +22,21 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from transformer_lab.ops import recurrence
+from transformer_lab.ops import recurrence, scan
 from transformer_lab.ops.attention import attend, local_attend
 from transformer_lab.ops.visibility import Visible
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import vary
 
-KINDS = ("self_attention", "window", "recurrence", "convolution")
 WINDOW, KERNEL, HEAD, ASYMPTOTIC = 64, 3, 64, 512
+SCANS = {  # of ops.scan: entries of a head's value and key, decays of a head, and the way
+    "linear_attention": (HEAD, HEAD, 0, "chunks"),  # Katharopoulos 2020
+    "gated_linear": (HEAD, HEAD, HEAD, "chunks"),  # Yang 2023
+    "mamba2": (HEAD, HEAD, 1, "chunks"),  # Dao 2024
+    "mamba": (1, 16, 16, "steps"),  # Gu 2023
+    "rwkv": (1, 1, 1, "associative"),  # Peng 2023
+}
+KINDS = ("self_attention", "window", "recurrence", "convolution", *SCANS)
 
 
 def get_experiment(scale: str) -> Experiment:
@@ -61,6 +68,12 @@ def layer(kind: str, x, weights):
         return jax.lax.conv_general_dilated(
             x[None], weights[:KERNEL], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
         )
+    if kind in SCANS:
+        size, entries, decays, way = SCANS[kind]
+        value = x.reshape(1, t, d // size, size)
+        key = jnp.broadcast_to(x[None, :, None, :entries], (1, t, d // size, entries))
+        decay = -jax.nn.softplus(key[..., :decays]) if decays else jnp.zeros((1, t, 1, 1))
+        return scan.recurrence(key, key, value, decay, way=way, chunk=16 if decays > 1 else 64)[0]
     heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
     if kind == "window":
         return local_attend(heads, heads, heads, Visible(window=WINDOW))

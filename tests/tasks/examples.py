@@ -86,6 +86,9 @@ WINDOWS = {"model.width": 4, "tokenizer.kind": "word", "batch.rows": 2, "windows
 SYMBOLS = {"data.min_length": 4, "data.max_length": 6, "data.train_size": 4, "data.test_size": 2,
            "data.validation_size": 2, "data.other_lengths": (), "tokenizer.kind": "char",
            "batch.max_length": 8}  # fmt: skip
+RECALL = {"data.length": 6, "data.pairs": 1, "data.vocabulary": 8, "data.train_size": 20,
+          "data.validation_size": 3, "data.test_size": 2, "batch.rows": 2,
+          "model.max_length": 8}  # fmt: skip
 MIXTURE = {"data.tasks": ("translate",), "data.pairs_source": "reverse", "data.held_out": 2,
            "batch.max_length": 16, "batch.tokens_per_batch": 64}  # fmt: skip
 
@@ -98,6 +101,7 @@ TASKS = {
     "masked_language_modeling": ("encoder", TEXT, PIECES, {"batch.rows": 2, "batch.length": 8}),
     "classification": ("encoder", BATCH, TEXT),
     "parentheses": ("encoder", BATCH, TEXT, SYMBOLS),
+    "sequence_targets": ("decoder", RECALL),
     "tagging": ("encoder", BATCH, TEXT),
     "question_answering": ("encoder", BATCH, TEXT, PIECES, {"batch.max_length": 8}),
     "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
@@ -120,7 +124,7 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
     values = {"mesh.data": 1, "tensorboard": False}
     if kind != "word_vectors":
         values |= MODEL
-    if task in ("parentheses", "text_to_text"):
+    if task in ("parentheses", "text_to_text", "sequence_targets"):
         values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}
     elif task.startswith("image"):
         values |= images(folder, changed)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, Int64
 
 from transformer_lab.data.buckets import Shape, rows_per_batch, shape_name
 from transformer_lab.data.buckets import choose_buckets as choose_buckets  # one import for callers
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,25 @@ def check_rows(key: str, rows: int, rows_multiple: int) -> None:
 
 
 @dataclass(frozen=True)
-class RowsConfig:
-    """How batches are made: every one has the same shape."""
+class RowCount:
+    """How batches are made whose shape the data says."""
 
-    rows: int = 16  # over all devices and micro-batches
-    length: int = 128  # tokens of a row
+    rows: int = 64  # over all devices and micro-batches
 
     def __post_init__(self):
-        for name in ("rows", "length"):
-            if getattr(self, name) < 1:
-                raise LabError(f"batch.{name} = {getattr(self, name)} must be at least 1")
+        at_least(self, "batch", 1, *(field.name for field in fields(self)))
 
     def check(self, rows_multiple: int) -> None:
         """Refuses a mesh that the rows cannot be divided over."""
         check_rows("rows", self.rows, rows_multiple)
+
+
+@dataclass(frozen=True)
+class RowsConfig(RowCount):
+    """How batches are made: every one has the same shape."""
+
+    rows: int = 16  # over all devices and micro-batches
+    length: int = 128  # tokens of a row
 
 
 def fits(

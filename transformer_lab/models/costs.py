@@ -1,6 +1,7 @@
 """What any model costs: parameters, memory, device-days; arithmetic alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +25,9 @@ def parameter_groups(kind: str, config: Any) -> dict[str, int]:
     periods = {group: len(part.layer_kinds) or 1 for group, part in parts.items()}
     fewer = {setting: periods[group] for group, setting in stacks.items()}
     shapes = parameter_shapes(kind, replace(config, **fewer))
-    groups = {name: _numbers(tree) for name, tree in shapes.items() if name != STATISTICS}
+    groups = {name: count(tree) for name, tree in shapes.items() if name != STATISTICS}
     for group, period in periods.items():
-        each = [_numbers(shapes[group][f"layer_{i}"]) for i in range(period)]
+        each = [count(shapes[group][f"layer_{i}"]) for i in range(period)]
         rounds, rest = divmod(parts[group].layers, period)
         groups[group] += (rounds - 1) * sum(each) + sum(each[:rest])
     return groups
@@ -39,8 +40,31 @@ def flops_a_token(config: Any, groups: dict[str, int]) -> float | None:
         return float(own(config))
     if not said(config, "STACKS"):
         return None
-    matrices = sum(count for name, count in groups.items() if "embedding" not in name)
+    matrices = sum(size for name, size in groups.items() if "embedding" not in name)
     return 6.0 * (matrices - idle_parameters(config))
+
+
+def width_near(
+    kind: str, config_of: Callable[[int], Any], parameters: int, multiple: int = 4
+) -> int:
+    """The width, a multiple of `multiple`, at which a model has nearest to so many parameters.
+
+    `config_of` gives the family's config of a width; more width must never mean less parameters.
+    """
+    found = {}
+
+    def difference(width: int) -> int:
+        if width not in found:
+            found[width] = count(parameter_shapes(kind, config_of(width))) - parameters
+        return found[width]
+
+    low = high = multiple
+    while difference(high) < 0:
+        low, high = high, 2 * high
+    while high - low > multiple:
+        middle = (low + high) // (2 * multiple) * multiple
+        low, high = (middle, high) if difference(middle) < 0 else (low, middle)
+    return min((low, high), key=lambda width: abs(difference(width)))
 
 
 def state_bytes(parameters: int) -> int:
@@ -68,5 +92,6 @@ def device_days(
     return days, days / devices
 
 
-def _numbers(tree: Any) -> int:
+def count(tree: Any) -> int:
+    """Numbers in a tree of arrays or shapes."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

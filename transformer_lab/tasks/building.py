@@ -46,10 +46,8 @@ def shapes_of(dims: Sequence[int], **dtypes: Any) -> Shapes:
     return {name: jax.ShapeDtypeStruct(tuple(dims), dtype) for name, dtype in dtypes.items()}
 
 
-def table_size(size: int | None, pieces: int) -> int:
-    """Rows of an embedding: the model's own number, which must hold the tokenizer's pieces."""
+def table_size(size: int | None, pieces: int, of: str = "the tokenizer") -> int:
+    """Rows of an embedding: the model's own number, which must hold all pieces."""
     if size is not None and size < pieces:
-        raise LabError(
-            f"model.vocab_size = {size}, but the tokenizer has {pieces} pieces: leave it unset"
-        )
+        raise LabError(f"model.vocab_size = {size}, but {of} has {pieces} pieces: leave it unset")
     return size or pieces

@@ -9,10 +9,10 @@ import numpy as np
 
 from transformer_lab import text
 from transformer_lab.data import documents
-from transformer_lab.data.batching import BatchPlan, check_rows
+from transformer_lab.data.batching import BatchPlan, RowCount
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.word_windows import WindowConfig, Windows
-from transformer_lab.errors import LabError, at_least
+from transformer_lab.errors import LabError
 from transformer_lab.models.base import WordModel
 from transformer_lab.ops.losses import Pair, masked_sum
 from transformer_lab.ops.word_vectors import nearest, negative_sampling
@@ -30,17 +30,10 @@ class WordVectorsConfig:
 
 
 @dataclass(frozen=True)
-class WordsConfig:
+class WordsConfig(RowCount):
     """How batches are made."""
 
     rows: int = 512  # words, with their windows, over all devices and micro-batches
-
-    def __post_init__(self):
-        at_least(self, "batch", 1, "rows")
-
-    def check(self, rows_multiple: int) -> None:
-        """Refuses a mesh that the rows cannot be divided over."""
-        check_rows("rows", self.rows, rows_multiple)
 
 
 SECTIONS = {
