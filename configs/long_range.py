@@ -2,10 +2,11 @@
 
 python -m transformer_lab train --config=configs/long_range.py:mamba+mqar --workdir=runs/mamba
 
-`:MODEL+SOURCE`: a model of `MODELS` with as many parameters as attention has at width 64 (within 5
-%, its width is found by counting), on a source of `SOURCES`. `:MODEL+SOURCE+time` trains as long as
-attention does, not as many steps. The last line has the accuracy at lengths beyond that of
-training; `experiments/long_range.py` trains all models and has what they reached.
+`:MODEL+SOURCE`: a model of `MODELS` on a source of `SOURCES`. All have the parameters of attention
+at width 32, within 5 %: the width of the feed-forward is found by counting, or the model's own
+where it has none. `:MODEL+SOURCE+time` trains as long as attention does, not as many steps. The
+last line has the accuracy at lengths beyond that of training; `experiments/long_range.py` trains
+all models and has what they reached.
 """
 
 from dataclasses import replace
@@ -19,26 +20,29 @@ from transformer_lab.training.config import default_config, resolve
 
 LAYERS = {  # of each model, repeated; an LSTM is another family
     "attention": ("attention",),
+    "lstm": (),
     "linear": ("linear",),
-    "gated": ("gated",),
     "retention": ("retention",),
-    "s4d": ("s4d",),
-    "mamba": ("mamba:none",),
-    "mamba2": ("mamba2:none",),
     "rwkv": ("rwkv:shifted",),
+    "gated": ("gated",),
+    "mamba2": ("mamba2:none",),
+    "mamba": ("mamba:none",),
     "hybrid": ("mamba:none", "attention"),
+    "s4d": ("s4d",),
 }
-MODELS = (*LAYERS, "lstm")
-STATES = {"s4d": 64, "mamba2": 32}  # others: 16
+MODELS = tuple(LAYERS)
 WIDTH = 32  # of attention
-# A step's time over attention's, each alone on one core with 64 sequences of 64 tokens
-COST = dict.fromkeys(MODELS, 1.0)
+# A step's time over attention's, each alone on one core, 32 sequences of 64 tokens
+COST = {
+    "attention": 1.0, "lstm": 0.91, "linear": 0.94, "retention": 1.38, "rwkv": 2.0, "gated": 2.3,
+    "mamba2": 5.7, "mamba": 17.9, "hybrid": 8.5, "s4d": 6.0,
+}  # fmt: skip
 SOURCES = {  # the data, the lengths beyond that of training, and attention's steps
-    "mqar": ({"length": 64, "vocabulary": 256}, (128, 256), 1000),
-    "induction_heads": ({"length": 64}, (128, 256, 512), 1000),
-    "selective_copying": ({"length": 64, "remembered": 8}, (128, 256), 1000),
-    "listops": ({"length": 128}, (256,), 1000),
-    "pixels": ({"length": 196, "vocabulary": 16}, (), 1000),
+    "mqar": ({"length": 32, "vocabulary": 64}, (64, 128), 1500),
+    "induction_heads": ({"length": 32}, (64, 128, 256), 1500),
+    "selective_copying": ({"length": 64, "remembered": 8}, (128, 256), 2000),
+    "listops": ({"length": 128}, (256,), 2000),
+    "pixels": ({"length": 196, "vocabulary": 16, "train_size": 0}, (), 2000),
 }
 
 
@@ -48,14 +52,15 @@ def get_config(arg: str = "attention+mqar"):
     known("configs/long_range.py:", model, MODELS)
     known("configs/long_range.py:MODEL+", source, SOURCES)
     known("configs/long_range.py:MODEL+SOURCE+", equal, ("steps", "time"))
-    aim = costs.count(parameter_shapes("decoder", sized("attention", source, WIDTH)[1]))
-    width = costs.width_near(kind_of(model), lambda width: sized(model, source, width)[1], aim)
-    config, _ = sized(model, source, width)
+    aim = costs.count(parameter_shapes("decoder", sized("attention", source, 4 * WIDTH)[1]))
+    of_size = lambda size: sized(model, source, size)[1]  # noqa: E731
+    config, _ = sized(model, source, costs.width_near(kind_of(model), of_size, aim))
     steps = SOURCES[source][2]
     config.steps = round(steps / COST[model]) if equal == "time" else steps
     config.update(eval_every=100_000, save_every=1000, keep=1)
+    config.batch.rows = 32
     config.optimizer.update(
-        learning_rate=3e-3, warmup_steps=50, schedule="cosine", clip_norm=1.0, weight_decay=0.1
+        name="muon", learning_rate=2e-2, warmup_steps=50, schedule="cosine", clip_norm=1.0
     )
     return config
 
@@ -65,23 +70,26 @@ def kind_of(model: str) -> str:
     return "recurrent" if model == "lstm" else "decoder"
 
 
-def sized(model: str, source: str, width: int) -> tuple[ConfigDict, object]:
-    """The config of a width, and the settings of its model with the vocabulary of the source."""
+def sized(model: str, source: str, size: int) -> tuple[ConfigDict, object]:
+    """The config, and the settings of its model with the vocabulary of the source. `size` is the
+    width of the feed-forward; of a model that has none, its own."""
+    width = size if model in ("lstm", "mamba", "mamba2") else WIDTH
     config = default_config(model=kind_of(model), task="sequence_targets")
     data, others, _ = SOURCES[source]
-    config.data.update(source=source, **data)
+    config.data.update(source=source, train_size=100_000)
+    config.data.update(data)
     config.task.other_lengths = others
     config.model.update(layers=2, width=width, max_length=max(data["length"], *others, 1))
     if model == "lstm":
         config.model.update(cell="lstm", embedding_width=width, tie_head=True, dropout=0.0)
     else:
         config.model.update(
-            layer_kinds=LAYERS[model], heads=2, head_dim=width // 2, feed_forward_width=4 * width,
+            layer_kinds=LAYERS[model], heads=2, head_dim=width // 2, feed_forward_width=size,
             positions="rope" if "attention" in LAYERS[model] else "none", norm="rms_norm",
             attention_bias=False, feed_forward_bias=False, dropout=0.0,
         )  # fmt: skip
         config.model.mixer.update(
-            inner_width=width if model == "rwkv" else 2 * width, state=STATES.get(model, 16),
+            inner_width=width if model == "rwkv" else 2 * width, state=16,
             step_rank=-(-width // 16), state_heads=4,
         )  # fmt: skip
     settings = resolve(config)

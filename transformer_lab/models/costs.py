@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer_lab.errors import LabError
 from transformer_lab.layers.costs import idle_parameters
@@ -45,26 +47,24 @@ def flops_a_token(config: Any, groups: dict[str, int]) -> float | None:
 
 
 def width_near(
-    kind: str, config_of: Callable[[int], Any], parameters: int, multiple: int = 4
+    kind: str, config_of: Callable[[int], Any], parameters: int, multiple: int = 2
 ) -> int:
     """The width, a multiple of `multiple`, at which a model has nearest to so many parameters.
 
-    `config_of` gives the family's config of a width; more width must never mean less parameters.
+    `config_of` gives the family's config of a width. More width must mean more parameters, about
+    as a polynomial of the second degree, from whose root the search goes on step by step.
     """
-    found = {}
-
-    def difference(width: int) -> int:
-        if width not in found:
-            found[width] = count(parameter_shapes(kind, config_of(width))) - parameters
-        return found[width]
-
-    low = high = multiple
-    while difference(high) < 0:
-        low, high = high, 2 * high
-    while high - low > multiple:
-        middle = (low + high) // (2 * multiple) * multiple
-        low, high = (middle, high) if difference(middle) < 0 else (low, middle)
-    return min((low, high), key=lambda width: abs(difference(width)))
+    found = cache(lambda width: count(parameter_shapes(kind, config_of(width))))
+    some = [multiple * n for n in (8, 16, 32)]
+    a, b, c = np.polyfit(some, [found(width) - parameters for width in some], 2)
+    root = (-b + max(b * b - 4 * a * c, 0) ** 0.5) / (2 * a) if a > 1e-6 else -c / b
+    width = max(round(root / multiple), 1) * multiple
+    while True:
+        near = [n for n in (width, width - multiple, width + multiple) if n > 0]
+        best = min(near, key=lambda n: abs(found(n) - parameters))
+        if best == width:
+            return width
+        width = best
 
 
 def state_bytes(parameters: int) -> int:
