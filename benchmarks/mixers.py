@@ -2,8 +2,8 @@
 
     python -m benchmarks.mixers --what=scan [--append=docs/benchmarks.md]
 
-`scan`: values and gradients of `ops.scan.recurrence` with the shapes of Mamba, Mamba-2 and gated
-linear attention of width 256; a way whose states of all steps would take more than 256 MB is
+`scan`: values and gradients of `ops.scan.recurrence` with the shapes of Mamba, Mamba-2, gated
+linear attention and RWKV-4 of width 256; a way whose states of all steps would take more than 256 MB is
 left out. `experts`: the same of one layer of 8 experts, two a token, by `ragged_dot` and on places.
 `context`: a greedy token of four layers behind so many positions, of Mamba and of attention; a step
 reads the cache's whole length whatever it holds, so it is empty. `torch`: a Mamba layer's step
@@ -36,6 +36,7 @@ SHAPES = {
     "mamba": (512, 1, 16, 1, 16, 16),
     "mamba2": (8, 1, 64, 64, 1, 64),
     "gated": (4, 4, 64, 64, 64, 16),
+    "rwkv": (256, 256, 1, 2, 1, 64),
 }
 LENGTHS = (128, 512, 2048)
 CONTEXTS = (1024, 4096, 16_384, 65_536)
