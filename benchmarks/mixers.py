@@ -3,12 +3,12 @@
     python -m benchmarks.mixers --what=scan [--append=docs/benchmarks.md]
 
 `scan`: values and gradients of `ops.scan.recurrence` with the shapes of Mamba, Mamba-2, gated
-linear attention and RWKV-4 of width 256; a way whose states of all steps would take more than 256 MB is
-left out. `experts`: the same of one layer of 8 experts, two a token, by `ragged_dot` and on places.
-`context`: a greedy token of four layers behind so many positions, of Mamba and of attention; a step
-reads the cache's whole length whatever it holds, so it is empty. `torch`: a Mamba layer's step
-beside that of transformers in PyTorch, without its CUDA kernels, where both are installed. The
-ways of one row take turns in one process.
+linear attention and RWKV-4 of width 256; a way whose states of all steps would take more than
+256 MB is left out. `experts`: the same of one layer of 8 experts, two a token, by `ragged_dot` and
+on places. `context`: a greedy token of four layers behind so many positions, of Mamba and of
+attention; a step reads the cache's whole length whatever it holds, so it is empty. `torch`: a Mamba
+layer's step beside that of transformers in PyTorch, without its CUDA kernels, where both are
+installed. The ways of one row take turns in one process.
 """
 
 import statistics
@@ -29,6 +29,7 @@ from transformer_lab.training.memory import keep_memory
 
 flags.DEFINE_enum("what", "scan", ["scan", "experts", "context", "torch"], "See above.")
 flags.DEFINE_integer("rounds", 5, "Of turns.")
+flags.DEFINE_list("only", [], "Names in the rows that are measured; empty: all.")
 flags.DEFINE_string("append", None, "A Markdown file that gets the results as rows.")
 
 # Heads, those of keys, entries of a key, of a value and of the decays, and a chunk
@@ -164,6 +165,8 @@ def main(_) -> None:
     }[args.what]
     each, unit = (NEW, "ms a token") if args.what == "context" else (1, "ms")
     for name, make in rows:
+        if args.only and not any(part in name for part in args.only):
+            continue
         seconds = interleave(make(), args.rounds)
         first = next(iter(seconds))
         parts = []
