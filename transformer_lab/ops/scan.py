@@ -10,7 +10,8 @@ Linear attention has no decay (Katharopoulos 2020, eq. 18-20), RetNet (Sun 2023,
 the key, S4D and Mamba (Gu 2023, eq. 2) heads of one value each, RWKV-4 (Peng 2023, eq. 16) heads
 of one key each. The same numbers are computed in three ways:
 
-    steps        `lax.scan` over time: the least work, one step after the other
+    steps        `lax.scan` over time: the least work, one step after the other; the way back
+                 computes the states of a chunk again from the one before it
     associative  `lax.associative_scan`: log T passes over all states, which all stand in memory
     chunks       matrix products inside of a chunk, a scan between chunks (Dao 2024, listing 1)
 """
@@ -52,7 +53,7 @@ def recurrence(
         initial = jnp.zeros((b, h, k, value.shape[-1]), dtype)
     if fresh is None:
         fresh = jnp.zeros((b, t), bool)
-    size = {"steps": 1, "associative": t, "chunks": min(chunk, t)}[way]
+    size = t if way == "associative" else min(chunk, t)
     pad = -t % size
     log_decay = jnp.broadcast_to(log_decay, (b, t, h, log_decay.shape[-1]))
 
@@ -61,13 +62,12 @@ def recurrence(
         return jnp.moveaxis(x.reshape(b, -1, size, *x.shape[2:]), 1, 0)
 
     xs = tuple(map(parts, (query, key, value, log_decay, fresh)))
-    if way == "steps":
-        last, out = jax.lax.scan(_one, initial, xs)
-    elif way == "associative":
+    if way == "associative":
         last, out = _whole(initial, jax.tree.map(lambda x: x[0], xs))
         out = out[None]
-    else:
-        last, out = jax.lax.scan(jax.checkpoint(_chunk, prevent_cse=False), initial, xs)
+    else:  # of whose states the way back keeps one a chunk
+        part = _chunk if way == "chunks" else _steps
+        last, out = jax.lax.scan(jax.checkpoint(part, prevent_cse=False), initial, xs)
     out = jnp.moveaxis(out, 0, 1).reshape(b, t + pad, h, -1)
     return out[:, :t], last
 
@@ -84,11 +84,15 @@ def step(
     return state, jnp.einsum("bhk,bhkp->bhp", _for_all(query, state.shape[1]), state)
 
 
-def _one(state, xs):
-    query, key, value, log_decay, fresh = (x[:, 0] for x in xs)
-    state = jnp.where(fresh[:, None, None, None], 0.0, state)
-    state, out = step(state, query, key, value, log_decay)
-    return state, out[:, None]
+def _steps(state, xs):
+    """One chunk, step by step."""
+
+    def one(state, x):
+        *inputs, fresh = x
+        return step(jnp.where(fresh[:, None, None, None], 0.0, state), *inputs)
+
+    state, out = jax.lax.scan(one, state, [jnp.moveaxis(x, 1, 0) for x in xs])
+    return state, jnp.moveaxis(out, 0, 1)
 
 
 def _whole(initial, xs):
