@@ -2,6 +2,8 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -12,6 +14,8 @@ from transformer_lab.commands import inspect
 from transformer_lab.errors import LabError
 from transformer_lab.models import decoder
 from transformer_lab.models.presets import TABLES
+from transformer_lab.ops import experts
+from transformer_lab.training import compiling
 
 
 def printed(*arguments):
@@ -136,6 +140,23 @@ def test_a_compiled_step_is_one_line_of_json(tmp_path):
     assert kinds["all-gather"]["count"] > 0 and found["collective_bytes"] > 0
     assert found["step_seconds"] == max(found["seconds"].values()) and 0 < found["mfu"] < 1
     assert found["largest"][0]["bytes"] >= found["largest"][-1]["bytes"] > 0
+
+
+def test_products_of_experts_are_counted_for_those_that_work():
+    """Of one layer, K = 2 of 4 experts by `ragged_dot`, on places of them by einsum."""
+    x, kernels = jnp.ones((3, 5, 8)), (jnp.ones((4, 8, 6)), None, jnp.ones((4, 6, 8)))
+    act = lambda up, gate: jnp.tanh(up)  # noqa: E731
+
+    def flops(make):
+        return compiling._traced_flops(jax.make_jaxpr(make)(jnp.full((3, 5, 4), 0.25)).jaxpr)
+
+    def routed(p, capacity=None):
+        return experts.choose_experts(p, 2, capacity, renormalize=True)
+
+    chosen = flops(lambda p: experts.sorted_by_expert(x, routed(p), *kernels, act))
+    assert chosen == 2 * (2 * 8 * 6) * 2 * 3 * 5
+    placed = flops(lambda p: experts.by_places(x, jnp.ones((3, 5, 4, 2)), *kernels, act))
+    assert placed == 2 * (2 * 8 * 6) * 3 * 4 * 2 + 2 * (2 * 3 * 5 * 4 * 2 * 8)
 
 
 @pytest.mark.parametrize(

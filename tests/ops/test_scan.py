@@ -13,7 +13,8 @@ from transformer_lab.ops.scan import WAYS, convolve, max_plus, recurrence, step
 
 def reference(query, key, value, log_decay, initial, fresh):
     """The definition, in float64, one step after the other."""
-    b, t, h, k = key.shape
+    (b, t, h, _), k = value.shape, key.shape[-1]
+    query, key = (np.broadcast_to(x, (b, t, h, k)) for x in (query, key))
     decay = np.broadcast_to(np.exp(np.asarray(log_decay)), (b, t, h, k))
     state, out = np.array(initial), np.zeros((b, t, h, value.shape[-1]), value.dtype)
     for i in range(t):
@@ -23,12 +24,13 @@ def reference(query, key, value, log_decay, initial, fresh):
     return out, state
 
 
-def drawn(rng, t, decays, b=2, h=3, k=4, p=5):
-    """Random inputs of a recurrence whose decays are one a head, one a key's entry, or complex."""
+def drawn(rng, t, decays, b=2, h=3, k=4, p=5, keys=3):
+    """Random inputs of a recurrence whose decays are one a head, one a key's entry, or complex,
+    and whose queries and keys are those of each head (`keys` = h) or of all (1)."""
     normal = lambda *shape: rng.normal(size=shape)  # noqa: E731
     kind = {"head": (b, t, h, 1), "key": (b, t, h, k), "constant": (1, t, h, 1)}
     log_decay = -np.abs(normal(*kind.get(decays, (b, t, h, k)))) * rng.choice([0.01, 1.0, 30.0])
-    arrays = [normal(b, t, h, k), normal(b, t, h, k), normal(b, t, h, p), log_decay]
+    arrays = [normal(b, t, keys, k), normal(b, t, keys, k), normal(b, t, h, p), log_decay]
     arrays.append(normal(b, h, k, p))
     if decays == "complex":
         arrays[3] = arrays[3] + 1j * normal(b, t, h, k)
@@ -42,9 +44,10 @@ def drawn(rng, t, decays, b=2, h=3, k=4, p=5):
     st.integers(0, 2**31),
     st.sampled_from([1, 5, 16, 23]),
     st.sampled_from(["head", "key", "constant", "complex"]),
+    st.sampled_from([1, 3]),
 )
-def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(seed, t, decays):
-    inputs = drawn(np.random.default_rng(seed), t, decays)
+def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(seed, t, decays, keys):
+    inputs = drawn(np.random.default_rng(seed), t, decays, keys=keys)
     with jax.enable_x64():
         expected = reference(*inputs)
         for way in WAYS:
@@ -55,7 +58,7 @@ def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(seed, t
 
 @pytest.mark.parametrize("decays", ["head", "key"])
 def test_gradients_of_every_way_are_those_of_the_steps(decays):
-    inputs = drawn(np.random.default_rng(3), 21, decays)
+    inputs = drawn(np.random.default_rng(3), 21, decays, keys=1 if decays == "head" else 3)
     fresh = jnp.asarray(inputs[-1])
     with jax.enable_x64():
         arrays = tuple(map(jnp.asarray, inputs[:-1]))

@@ -71,7 +71,7 @@ class Mamba(Mixer):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
-        cfg, (b, t, _) = self.config, x.shape
+        cfg = self.config
         mixer = cfg.mixer
         d, n, rank = mixer.inner_width, mixer.state, mixer.step_rank
         before, matrix = (None, None) if state is None else state
@@ -91,7 +91,7 @@ class Mamba(Mixer):
         step = jax.nn.softplus(step @ kernel + self.param("step_bias", _step_bias(mixer), (d,)))
         log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (d, n))
         skip = self.param("skip", nn.initializers.ones, (d,))
-        key, query = (jnp.broadcast_to(y[:, :, None], (b, t, d, n)) for y in (write, read))
+        key, query = write[:, :, None], read[:, :, None]  # of all channels
         value = (step * inner)[..., None]
         log_decay = step[..., None] * -jnp.exp(log_poles)
         y, matrix = self.scan(query, key, value, log_decay, matrix, flow, "steps")
@@ -129,7 +129,9 @@ class Mamba2(Mixer):
         inner, before = _convolved(self, flow.hide(inner), before, flow)
         inner = flow.hide(inner)
         value, write, read = jnp.split(inner, [d, d + g * n], axis=-1)
-        key, query = (jnp.repeat(y.reshape(b, t, g, n), h // g, axis=2) for y in (write, read))
+        key, query = (y.reshape(b, t, g, n) for y in (write, read))
+        if g > 1:
+            key, query = (jnp.repeat(y, h // g, axis=2) for y in (key, query))
         bias = self.param("step_bias", _step_bias(mixer), (h,))
         step = jax.nn.softplus(step.astype(jnp.float32) + bias)
         if mixer.step_low or mixer.step_high:

@@ -95,19 +95,40 @@ def by_places(
 ) -> Float[Array, "b t d"]:
     """The experts on their places, all full or not, by einsum (Lepikhin 2020, algorithm 2).
 
-    Over the mesh's expert axis each device keeps its own experts: the compiler makes an all-to-all
-    of what goes to the places and of what comes back.
+    Over the mesh's expert axis each device keeps its own experts: an all-to-all brings the places
+    of a device's rows to them, and another one brings back what they made.
     """
     laid = ("experts", "rows apart", None, None)
-    taken = constrain(jnp.einsum("btec,btd->ebcd", (weights > 0).astype(x.dtype), x), *laid)
+    weights = constrain(weights, "rows", None, None, None)
+    taken = jnp.einsum("btec,btd->ebcd", (weights > 0).astype(x.dtype), x)
+    taken = constrain(_exchanged(taken, 0, 1), *laid)
     kernels = [_laid(kernel, x.dtype) for kernel in (up, gate, down)]
     made = jnp.einsum("ebcd,edf->ebcf", taken, kernels[0])
     gates = None if gate is None else jnp.einsum("ebcd,edf->ebcf", taken, kernels[1])
     made = constrain(act(made, gates), "experts", "rows apart", None, "hidden")
-    out = constrain(jnp.einsum("ebcf,efd->ebcd", made, kernels[2]), *laid)
+    out = _exchanged(constrain(jnp.einsum("ebcf,efd->ebcd", made, kernels[2]), *laid), 1, 0)
     return constrain(
         jnp.einsum("ebcd,btec->btd", out, weights.astype(x.dtype)), "rows", "length", "width"
     )
+
+
+def _exchanged(x, split, joined):
+    """x [E, B, C, D] whose dimension `joined` was split over the expert axis, split over `split`.
+
+    What stands between two of these sees rows in another order, each with all of its places.
+    """
+    mesh = current_mesh()
+    if mesh is None or mesh.shape.get("expert", 1) == 1:
+        return x
+    rows = tuple(a for a in ROW_AXES if mesh.shape.get(a, 1) > 1)
+    apart = tuple(a for a in rows if a != "expert")
+    specs = P(None, rows), P("expert", apart or None)
+    move = partial(jax.lax.all_to_all, axis_name="expert", tiled=True)
+    moved = jax.shard_map(
+        partial(move, split_axis=split, concat_axis=joined),
+        in_specs=specs[split], out_specs=specs[joined], check_vma=False,
+    )  # fmt: skip
+    return moved(x)
 
 
 def _laid(kernel, dtype):

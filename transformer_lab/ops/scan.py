@@ -10,7 +10,8 @@ Linear attention has no decay (Katharopoulos 2020, eq. 18-20), RetNet (Sun 2023,
 the key, S4D and Mamba (Gu 2023, eq. 2) heads of one value each, RWKV-4 (Peng 2023, eq. 16) heads
 of one key each. The same numbers are computed in three ways:
 
-    steps        `lax.scan` over time: the least work, one step after the other
+    steps        `lax.scan` over time: the least work, one step after the other; the way back
+                 computes the states of a chunk again from the one before it
     associative  `lax.associative_scan`: log T passes over all states, which all stand in memory
     chunks       matrix products inside of a chunk, a scan between chunks (Dao 2024, listing 1)
 """
@@ -26,8 +27,8 @@ WAYS = ("steps", "associative", "chunks")
 
 
 def recurrence(
-    query: Num[Array, "b t h k"],
-    key: Num[Array, "b t h k"],
+    query: Num[Array, "b t #h k"],
+    key: Num[Array, "b t #h k"],
     value: Num[Array, "b t h p"],
     log_decay: Num[Array, "#b t #h #k"],
     initial: Matrix | None = None,
@@ -38,56 +39,60 @@ def recurrence(
 ) -> tuple[Num[Array, "b t h p"], Matrix]:
     """The outputs of all steps, and the state after the last.
 
-    `log_decay` is at most 0, or complex with a real part of at most 0. Where `fresh` is True the
+    Queries and keys that all heads have in common, as Mamba's, stand once. `log_decay` is at most
+    0, or complex with a real part of at most 0. Where `fresh` is True the
     step begins from a state of zeros, as the first token of a packed document does. A step that is
     padding has a key of zeros and a log decay of 0, and leaves the state as it is. A chunk whose
     decays differ by the entry of the key (K > 1 in `log_decay`) holds [chunk, chunk, K] numbers a
     head: 16 is a good size there. Raises: LabError if `way` is unknown.
     """
     known("way of a recurrence: ", way, WAYS)
-    b, t, h, k = key.shape
+    b, t, h, k = *value.shape[:3], key.shape[-1]
     if initial is None:
         dtype = jnp.result_type(key, value, log_decay, jnp.float32)
         initial = jnp.zeros((b, h, k, value.shape[-1]), dtype)
     if fresh is None:
         fresh = jnp.zeros((b, t), bool)
-    size = {"steps": 1, "associative": t, "chunks": min(chunk, t)}[way]
+    size = t if way == "associative" else min(chunk, t)
     pad = -t % size
-    log_decay = jnp.broadcast_to(log_decay, (b, *log_decay.shape[1:]))
+    log_decay = jnp.broadcast_to(log_decay, (b, t, h, log_decay.shape[-1]))
 
     def parts(x):  # [B, T, ...] -> [chunks, B, chunk, ...]
         x = jnp.pad(x, ((0, 0), (0, pad), *((0, 0),) * (x.ndim - 2)))
         return jnp.moveaxis(x.reshape(b, -1, size, *x.shape[2:]), 1, 0)
 
     xs = tuple(map(parts, (query, key, value, log_decay, fresh)))
-    if way == "steps":
-        last, out = jax.lax.scan(_one, initial, xs)
-    elif way == "associative":
+    if way == "associative":
         last, out = _whole(initial, jax.tree.map(lambda x: x[0], xs))
         out = out[None]
-    else:
-        last, out = jax.lax.scan(jax.checkpoint(_chunk, prevent_cse=False), initial, xs)
+    else:  # of whose states the way back keeps one a chunk
+        part = _chunk if way == "chunks" else _steps
+        last, out = jax.lax.scan(jax.checkpoint(part, prevent_cse=False), initial, xs)
     out = jnp.moveaxis(out, 0, 1).reshape(b, t + pad, h, -1)
     return out[:, :t], last
 
 
 def step(
     state: Matrix,
-    query: Num[Array, "b h k"],
-    key: Num[Array, "b h k"],
+    query: Num[Array, "b #h k"],
+    key: Num[Array, "b #h k"],
     value: Num[Array, "b h p"],
     log_decay: Num[Array, "#b #h #k"],
 ) -> tuple[Matrix, Num[Array, "b h p"]]:
     """The state after one more step, and its output."""
     state = jnp.exp(log_decay)[..., None] * state + key[..., None] * value[..., None, :]
-    return state, jnp.einsum("bhk,bhkp->bhp", query, state)
+    return state, jnp.einsum("bhk,bhkp->bhp", _for_all(query, state.shape[1]), state)
 
 
-def _one(state, xs):
-    query, key, value, log_decay, fresh = (x[:, 0] for x in xs)
-    state = jnp.where(fresh[:, None, None, None], 0.0, state)
-    state, out = step(state, query, key, value, log_decay)
-    return state, out[:, None]
+def _steps(state, xs):
+    """One chunk, step by step."""
+
+    def one(state, x):
+        *inputs, fresh = x
+        return step(jnp.where(fresh[:, None, None, None], 0.0, state), *inputs)
+
+    state, out = jax.lax.scan(one, state, [jnp.moveaxis(x, 1, 0) for x in xs])
+    return state, jnp.moveaxis(out, 0, 1)
 
 
 def _whole(initial, xs):
@@ -100,7 +105,13 @@ def _whole(initial, xs):
         return first[0] * second[0], second[0] * first[1] + second[1]
 
     _, states = jax.lax.associative_scan(join, (decay, new), axis=1)
+    query = _for_all(query, states.shape[2])
     return states[:, -1], jnp.einsum("bthk,bthkp->bthp", query, states)
+
+
+def _for_all(x, heads):
+    """x [B, ..., H or 1, K] for each head."""
+    return jnp.broadcast_to(x, (*x.shape[:-2], heads, x.shape[-1]))
 
 
 def _chunk(state, xs):
@@ -116,6 +127,7 @@ def _chunk(state, xs):
     if log_decay.shape[-1] == 1:
         scores = jnp.einsum("bihk,bjhk->bijh", query, key) * between[..., 0]
     else:
+        query, key = (_for_all(x, between.shape[3]) for x in (query, key))
         scores = jnp.einsum("bihk,bjhk,bijhk->bijh", query, key, between)
     out = jnp.einsum("bijh,bjhp->bihp", scores, value)
     first = (documents == 0)[:, :, None, None]

@@ -204,6 +204,8 @@ def _traced_flops(jaxpr: Any) -> int:
             contracted = eqn.params["dimension_numbers"][0][0]
             sizes = eqn.invars[0].aval.shape
             total += 2 * out.size * int(np.prod([sizes[d] for d in contracted], dtype=int))
+        elif name == "ragged_dot_general":  # each row meets one kernel
+            total += 2 * out.size * eqn.invars[0].aval.shape[-1]
         elif name == "conv_general_dilated":
             kernel, spec = eqn.invars[1].aval, eqn.params["dimension_numbers"].rhs_spec
             total += 2 * out.size * kernel.size // kernel.shape[spec[0]]
