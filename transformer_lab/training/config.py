@@ -232,7 +232,8 @@ def _to_config_dict(instance: Any) -> "ml_collections.ConfigDict":
         if dataclasses.is_dataclass(value):
             config[field.name] = _to_config_dict(value)
         elif value is None:  # a plain None could not be overridden on the command line
-            config[field.name] = config_dict.placeholder(_base_type(hints[field.name]))
+            base = _base_type(hints[field.name])
+            config[field.name] = config_dict.placeholder(typing.get_origin(base) or base)
         else:
             config[field.name] = value
     return config
