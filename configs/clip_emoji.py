@@ -57,7 +57,7 @@ def get_config(arg: str = "softmax"):
         config.model.update(bias=-10.0, scale=2.302585)
     if arg == "limoe":
         for tower in (config.model.image, config.model.text):
-            tower.layer_kinds = ("attention:dense", "attention:experts")
+            tower.layer_kinds = ("attention/dense", "attention/experts")
             tower.experts.update(
                 count=4, top_k=1, renormalize=False, capacity_factor=2.0, balance_loss=0.0,
                 z_loss=0.0, local_entropy=0.04, global_entropy=0.04, enough_entropy=1.1,

@@ -23,11 +23,11 @@ LAYERS = {  # of each model, repeated; an LSTM is another family
     "lstm": (),
     "linear": ("linear",),
     "retention": ("retention",),
-    "rwkv": ("rwkv:shifted",),
+    "rwkv": ("rwkv/shifted",),
     "gated": ("gated",),
-    "mamba2": ("mamba2:none",),
-    "mamba": ("mamba:none",),
-    "hybrid": ("mamba:none", "attention"),
+    "mamba2": ("mamba2/none",),
+    "mamba": ("mamba/none",),
+    "hybrid": ("mamba/none", "attention"),
     "s4d": ("s4d",),
 }
 MODELS = tuple(LAYERS)

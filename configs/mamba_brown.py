@@ -23,7 +23,7 @@ def get_config(arg: str = ""):
     config.model.update(
         layers=6,
         width=192,
-        layer_kinds=("mamba:none",),
+        layer_kinds=("mamba/none",),
         norm="rms_norm",
         positions="none",
         dropout=0.0,

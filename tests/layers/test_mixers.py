@@ -20,7 +20,7 @@ SIZES = {
     "layers": 2, "width": 8, "heads": 2, "head_dim": 4, "feed_forward_width": 10, "max_length": 16,
     "vocab_size": 11, "positions": "none", "norm_place": "pre", "dropout": 0.0,
 }  # fmt: skip
-HYBRID = ("mamba:none", "attention", "global", "rwkv:shifted")
+HYBRID = ("mamba/none", "attention", "full", "rwkv/shifted")
 
 
 def decoder(kind, **more):
@@ -125,7 +125,7 @@ def test_no_later_token_changes_a_logit(kind):
         ({"mixer": {"state": 0}}, "state"),
         ({"mixer": {"step_min": 0.2}}, "step_min"),
         ({"layer_kinds": ("mambo",)}, "layer_kinds"),
-        ({"layer_kinds": ("mamba:nothing",)}, "none"),
+        ({"layer_kinds": ("mamba/nothing",)}, "none"),
     ],
 )
 def test_settings_that_no_mixer_has_are_refused_by_name(settings, words):

@@ -20,7 +20,7 @@ from transformer_lab.models.vision import VisionConfig
 
 SIZES = {"layers": 2, "width": 12, "heads": 2, "head_dim": 6, "feed_forward_width": 10}
 SIZES |= {"dropout": 0.0, "feed_forward_bias": False}
-SPARSE = {"layer_kinds": ("attention:dense", "attention:experts"), "experts": ExpertsConfig(3)}
+SPARSE = {"layer_kinds": ("attention/dense", "attention/experts"), "experts": ExpertsConfig(3)}
 TOKENS = jax.random.randint(jax.random.key(1), (2, 5), 1, 11)
 REAL = jnp.arange(5) < jnp.array([[5], [3]])
 IMAGES = jax.random.normal(jax.random.key(2), (2, 8, 8, 3))
@@ -98,7 +98,7 @@ def test_towers_tell_their_entropies_by_their_names():
 
 @pytest.mark.parametrize("config", [case[0] for case in CASES.values()], ids=CASES)
 @pytest.mark.parametrize(
-    "settings", [{"mixer": MixerConfig("mamba")}, {"layer_kinds": ("attention", "rwkv:shifted")}]
+    "settings", [{"mixer": MixerConfig("mamba")}, {"layer_kinds": ("attention", "rwkv/shifted")}]
 )
 def test_a_stack_that_reads_both_ways_refuses_mixers(config, settings):
     with pytest.raises(LabError, match="reads from left to right"):
@@ -106,7 +106,7 @@ def test_a_stack_that_reads_both_ways_refuses_mixers(config, settings):
 
 
 def test_a_decoder_side_may_have_layers_of_its_own():
-    config = replace(CASES["encoder_decoder"][0], decoder_layer_kinds=("mamba:none", "attention"))
+    config = replace(CASES["encoder_decoder"][0], decoder_layer_kinds=("mamba/none", "attention"))
     kinds = [(one.mixer.kind, one.feed_forward) for one in config.decoder.each_layer()]
     assert kinds == [("mamba", "none"), ("attention", "dense")]
     assert {one.mixer.kind for one in config.each_layer()} == {"attention"}

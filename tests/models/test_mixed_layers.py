@@ -60,13 +60,13 @@ def computed(config, params, sizes, parts=1):
 
 
 CASES = {
-    "state spaces": (("mamba:none", "mamba2"), {}, {"data": 2, "fsdp": 2, "tensor": 2}, 2),
-    "linear": (("retention", "rwkv:shifted"), {}, {"data": 4, "fsdp": 2}, 1),
+    "state spaces": (("mamba/none", "mamba2"), {}, {"data": 2, "fsdp": 2, "tensor": 2}, 2),
+    "linear": (("retention", "rwkv/shifted"), {}, {"data": 4, "fsdp": 2}, 1),
     "places": (
-        ("attention:experts",), {"capacity_factor": 1.0}, {"data": 2, "expert": 2, "fsdp": 2}, 2
+        ("attention/experts",), {"capacity_factor": 1.0}, {"data": 2, "expert": 2, "fsdp": 2}, 2
     ),
     "sorted": (
-        ("attention:experts", "gated:experts"), {"shared": 1, "renormalize": False},
+        ("attention/experts", "gated/experts"), {"shared": 1, "renormalize": False},
         {"expert": 4, "data": 2}, 1,
     ),
 }  # fmt: skip
@@ -96,7 +96,7 @@ def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(case):
 
 def test_a_tokens_output_does_not_depend_on_the_rows_beside_it():
     for experts in ({}, {"capacity_factor": 0.5}):
-        config = decoder(("attention:experts",), **experts)
+        config = decoder(("attention/experts",), **experts)
         apply = jax.jit(Decoder(config).apply)
         params = jax.jit(Decoder(config).init)(jax.random.key(0), BATCH["tokens"])
         whole = apply(params, BATCH["tokens"])
@@ -121,7 +121,7 @@ def test_settings_of_experts_that_cannot_be_are_refused_by_name(settings, words)
 
 
 def test_only_the_experts_that_work_are_counted_as_active():
-    config = decoder(("attention:experts",))
+    config = decoder(("attention/experts",))
     shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), BATCH["tokens"])["params"]
     expert = 3 * 16 * 8
     attention = 4 * 16 * 16

@@ -132,7 +132,7 @@ def test_one_layer_times_their_number_counts_as_all_layers_do(name):
     preset = (DECODERS | ENCODER_DECODERS)[name]
     config = replace(preset.config, layers=min(preset.config.layers, 9))
     if preset.kind == "encoder_decoder":
-        one = ("attention:dense", "attention:dense", "attention:experts")
+        one = ("attention/dense", "attention/dense", "attention/experts")
         config = replace(config, decoder_layers=5, decoder_layer_kinds=one)
     shapes = parameter_shapes(preset.kind, config)
     want = {key: sum(x.size for x in jax.tree.leaves(tree)) for key, tree in shapes.items()}

@@ -37,7 +37,7 @@ def trainer_of(kinds=(), model="decoder", **changes):
 
 @pytest.fixture(scope="module")
 def trainer():
-    return trainer_of(("mamba:none", "attention"), task__other_lengths=(20,))
+    return trainer_of(("mamba/none", "attention"), task__other_lengths=(20,))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_the_finished_model_is_scored_at_other_lengths_and_beside_the_commonest_
 
 @pytest.mark.parametrize(
     ("model", "kinds"),
-    [("decoder", ("rwkv:shifted",)), ("decoder", ("mamba2:none", "linear")), ("recurrent", ())],
+    [("decoder", ("rwkv/shifted",)), ("decoder", ("mamba2/none", "linear")), ("recurrent", ())],
 )
 def test_models_of_every_kind_learn(model, kinds):
     changes = {} if model == "decoder" else {"model__embedding_width": 16, "model__cell": "lstm"}

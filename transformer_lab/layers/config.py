@@ -88,8 +88,8 @@ class StackConfig:
     drop_path: float = 0.0
     mixer: MixerConfig = MixerConfig()  # what mixes the positions, if it is not attention
     experts: ExpertsConfig = ExpertsConfig()  # of feed_forward = "experts"
-    # What the layers are, repeated to the last: names of mixers, or "global" for attention to all
-    # keys, each with ":" and a kind of feed-forward if it is another. Empty: all as the rest says
+    # What the layers are, repeated to the last: names of mixers, or "full" for attention to all
+    # keys, each with "/" and a kind of feed-forward if it is another. Empty: all as the rest says
     layer_kinds: tuple[str, ...] = ()
     adapter_width: int = 0  # of bottleneck adapters (Houlsby 2019); 0: none
     # Which program computes attention. auto: by device and length; own: with the scores of all keys
@@ -112,10 +112,10 @@ class StackConfig:
         at_least(self, "model", 1, *sizes)
         at_least(self, "model", 0, "adapter_width", "window", "halved_every")
         for kind in self.layer_kinds:
-            mixer, colon, forward = kind.partition(":")
-            known("model.layer_kinds: ", mixer, ("global", *KINDS))
-            if colon:
-                known(f"model.layer_kinds: {mixer}:", forward, FEED_FORWARDS)
+            mixer, slash, forward = kind.partition("/")
+            known("model.layer_kinds: ", mixer, ("full", *KINDS))
+            if slash:
+                known(f"model.layer_kinds: {mixer}/", forward, FEED_FORWARDS)
         buckets, distance = self.relative_buckets, self.relative_max_distance
         if self.positions == "t5" and (buckets < 4 or distance <= buckets // 2):
             raise LabError(
@@ -167,9 +167,9 @@ class StackConfig:
             return replace(self, norm_epsilon=epsilon, halved_every=0).layer(i)
         if not self.layer_kinds:
             return self
-        mixer, _, forward = self.layer_kinds[i % len(self.layer_kinds)].partition(":")
-        kind = "attention" if mixer == "global" else mixer
-        window = 0 if mixer == "global" else self.window
+        mixer, _, forward = self.layer_kinds[i % len(self.layer_kinds)].partition("/")
+        kind = "attention" if mixer == "full" else mixer
+        window = 0 if mixer == "full" else self.window
         return replace(
             self,
             mixer=replace(self.mixer, kind=kind),

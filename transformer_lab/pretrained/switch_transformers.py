@@ -20,7 +20,7 @@ def _step(count: int, sparse: int) -> int:
 def _kinds(count: int, sparse: int) -> tuple[str, ...]:
     step = _step(count, sparse)
     many = (step == 1 or (step > 1 and i % step == 1) for i in range(count))
-    return tuple("global:experts" if found else "global:dense" for found in many)
+    return tuple("full/experts" if found else "full/dense" for found in many)
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
@@ -56,7 +56,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 def _write(config: EncoderDecoderConfig, pad: int) -> dict[str, Any]:
     own, written = config.experts, {"num_decoder_layers": config.decoder.layers}
     for name, stack in (("encoder", config), ("decoder", config.decoder)):
-        has = tuple(f"global:{stack.layer(i).feed_forward}" for i in range(stack.layers))
+        has = tuple(f"full/{stack.layer(i).feed_forward}" for i in range(stack.layers))
         fits = (n for n in range(stack.layers + 2) if _kinds(stack.layers, n) == has)
         written[f"num_sparse_{name}_layers"] = next(fits, 0)
     return written | {

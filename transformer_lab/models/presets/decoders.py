@@ -61,7 +61,7 @@ _DEEPSEEK_MOE = replace(
     _LLAMA,
     vocab_size=102_400,
     max_length=4096,
-    layer_kinds=("attention:dense", *("attention:experts",) * 27),
+    layer_kinds=("attention/dense", *("attention/experts",) * 27),
     experts=ExpertsConfig(64, 1408, top_k=6, renormalize=False, shared=2, balance_loss=0.001),
 )
 # Gated in the dense layers alone: so the counts of the paper, 1.2T and 96.6B, come out.
@@ -70,7 +70,7 @@ _GLAM = replace(
     vocab_size=256_000,
     max_length=1024,
     norm="rms_norm",
-    layer_kinds=("attention:dense", "attention:experts"),
+    layer_kinds=("attention/dense", "attention/experts"),
     experts=ExpertsConfig(64, activation="gelu", top_k=2, capacity_factor=2.0),
 )
 _MAMBA = replace(

@@ -53,7 +53,7 @@ BART = EncoderDecoderConfig(
 _SWITCH = replace(
     T5,
     activation="geglu_tanh",
-    layer_kinds=("attention:dense", "attention:experts"),
+    layer_kinds=("attention/dense", "attention/experts"),
     feed_forward_dropout=0.0,
     experts=ExpertsConfig(128, top_k=1, renormalize=False, capacity_factor=1.25, jitter=0.01),
 )
@@ -63,7 +63,7 @@ _GSHARD = EncoderDecoderConfig(
     norm_place="pre",
     attention_bias=False,
     feed_forward_bias=False,
-    layer_kinds=("attention:dense", "attention:experts"),
+    layer_kinds=("attention/dense", "attention/experts"),
     experts=ExpertsConfig(2048, top_k=2, capacity_factor=2.0, z_loss=0.0),
 )
 _SIZES = ("layers", "width", "heads", "head_dim", "feed_forward_width")  # of both stacks

@@ -24,7 +24,7 @@ def _sparse(published: dict[str, float]) -> dict[str, Preset]:
     for name, count in published.items():
         size, _, where = name.removeprefix("v_moe_").partition("_")
         sizes, patch = _SPARSE[size]
-        dense, sparse = "attention:dense", "attention:experts"
+        dense, sparse = "attention/dense", "attention/experts"
         kinds = (dense, sparse)
         if where != "every2":  # of the last layers every second one, the last included
             last = 2 * int(where.removeprefix("last"))
