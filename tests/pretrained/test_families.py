@@ -164,15 +164,19 @@ def test_an_encoder_generates_nothing(tmp_path):
         check(load("bert"), tmp_path / "greedy.npz")
 
 
-def test_padding_on_the_left_changes_no_logit():
-    model, arrays = load("gpt2"), read_arrays(DIRECTORIES["gpt2"] / "expected.npz")
+@pytest.mark.parametrize(
+    "name", ["gpt2", "mamba_biases", "mamba2_groups", "mixtral_window", "rwkv", "jamba"]
+)
+def test_padding_on_the_left_changes_no_logit(name):
+    model, arrays = load(name), read_arrays(DIRECTORIES[name] / "expected.npz")
     mask = arrays["attention_mask"]
+    length = mask.shape[1]
     by_row = zip(arrays["input_ids"], mask.sum(1), strict=True)
-    rolled = [np.roll(row, 11 - count) for row, count in by_row]
+    rolled = [np.roll(row, length - count) for row, count in by_row]
     inputs = {"input_ids": np.stack(rolled), "attention_mask": mask[:, ::-1]}
     found, _ = RUNNERS["decoder"].outputs(model.config, model.params, inputs)["logits"]
     for row, expected, count in zip(found, arrays["logits"], mask.sum(1), strict=True):
-        np.testing.assert_allclose(row[11 - count :], expected[:count], atol=1e-4)
+        np.testing.assert_allclose(row[length - count :], expected[:count], atol=1e-4)
 
 
 def test_a_text_is_pooled_at_the_first_end_token_also_below_a_larger_id():
