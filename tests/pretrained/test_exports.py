@@ -49,7 +49,8 @@ HYBRID = LLAMA | {"positions": "none", "layers": 4, "tie_head": True, "feed_forw
 HYBRID |= {"experts": ExpertsConfig(count=3, renormalize=False), "norm_epsilon": 1e-5}
 HYBRID |= {"mixer": MixerConfig(**SPACE, inner_norms=True, convolution_bias=False)}
 PERIOD = ("mamba:experts", "mamba:dense", "attention:experts", "mamba:dense")
-SPARSE = {"decoder_layers": 3, "layer_kinds": ("global:dense", "global:experts")}
+SPARSE = {"decoder_layers": 3, "feed_forward_dropout": 0.0}
+SPARSE |= {"layer_kinds": ("global:dense", "global:experts")}
 SPARSE |= {"decoder_layer_kinds": ("global:experts",) * 3, "experts": ExpertsConfig(
     count=3, top_k=1, renormalize=False, capacity=2, balance_loss=0.001, router_bias=True
 )}  # fmt: skip
@@ -78,7 +79,7 @@ UNTIED = {"tie_head": False}
         (DECODER, HYBRID | {"layer_kinds": ("attention:experts",)}, "jamba"),
         (T5, SPARSE, "switch_transformers"),
         (T5, SPARSE | {"tie_head": False, "scale_output": False}, "switch_transformers"),
-        (T5, {"layer_kinds": ("global:dense",)}, "switch_transformers"),
+        (T5, SPARSE | {"layer_kinds": ("global:dense",) * 2}, "switch_transformers"),
         (DECODER, {"vocab_multiple": 8, "tie_head": False}, "gpt2"),
         (ENCODER, {"head": "mlm", "pooler": False}, "bert"),
         (ENCODER, {"head": "tokens", "labels": 4, "activation": "relu"}, "bert"),
@@ -143,7 +144,7 @@ LOST = [  # a model of ours, the family that cannot hold it, words of the refusa
     (DECODER, MIXTRAL | {"experts": ExpertsConfig(capacity=2)}, "mixtral", "experts.capacity = 2"),
     (DECODER, FREE | {"mixer": MixerConfig("mamba", inner_width=20)}, "mamba", "inner_width = 20"),
     (DECODER, FREE | {"mixer": MixerConfig("s4d")}, "mamba", "model.mixer.kind = 's4d'"),
-    (DECODER, RWKV, "rwkv", "model.final_norm_epsilon = 1e-06"),
+    (DECODER, RWKV | {"norm_epsilon": 1e-6}, "rwkv", "model.final_norm_epsilon = 1e-06"),
     (
         DECODER,
         HYBRID | {"layer_kinds": ("mamba:dense", "mamba:experts", "mamba:experts")},
