@@ -8,6 +8,7 @@ import pytest
 from tests.pretrained.fixtures import load, random_params, same_trees
 from transformer_lab import pretrained
 from transformer_lab.errors import LabError
+from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.models.encoder import EncoderConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
@@ -33,6 +34,26 @@ MARIAN = EncoderDecoderConfig(
 )
 LLAMA = {"norm": "rms_norm", "activation": "swiglu", "positions": "rope", "attention_bias": False}
 LLAMA |= {"feed_forward_bias": False, "kv_heads": 1, "tie_head": False}
+MIXTRAL = LLAMA | {"feed_forward": "experts", "experts": ExpertsConfig(count=3, width=10)}
+FREE = {"positions": "none", "norm": "rms_norm", "feed_forward": "none", "tie_head": True}
+SPACE = {"inner_width": 24, "state": 3, "step_rank": 2, "convolution": 3}
+MAMBA = FREE | {"mixer": MixerConfig("mamba", **SPACE, bias=True)}
+# Settings that such a model does not read are none that a family would have to hold.
+IDLE = {"heads": 1, "window": 2, "activation": "swiglu", "feed_forward_width": 7, "kv_heads": 1}
+IDLE |= {"experts": ExpertsConfig(count=2, top_k=1), "max_length": 99, "qkv_bias": False}
+UNREAD = MixerConfig("mamba", **SPACE, way="steps", chunk=3, state_heads=5, feature_map="relu")
+GROUPED = {"state_heads": 4, "state_groups": 2, "step_low": 0.1, "step_high": 2.0}
+RWKV = {"positions": "none", "feed_forward": "shifted", "embedding_norm": True, "tie_head": False}
+RWKV |= {"mixer": MixerConfig("rwkv", inner_width=6), "halved_every": 1}
+HYBRID = LLAMA | {"positions": "none", "layers": 4, "tie_head": True, "feed_forward_width": 9}
+HYBRID |= {"experts": ExpertsConfig(count=3, renormalize=False), "norm_epsilon": 1e-5}
+HYBRID |= {"mixer": MixerConfig(**SPACE, inner_norms=True, convolution_bias=False)}
+PERIOD = ("mamba:experts", "mamba:dense", "attention:experts", "mamba:dense")
+SPARSE = {"decoder_layers": 3, "feed_forward_dropout": 0.0}
+SPARSE |= {"layer_kinds": ("global:dense", "global:experts")}
+SPARSE |= {"decoder_layer_kinds": ("global:experts",) * 3, "experts": ExpertsConfig(
+    count=3, top_k=1, renormalize=False, capacity=2, balance_loss=0.001, router_bias=True
+)}  # fmt: skip
 TANH = {"activation": "gelu_tanh"}
 LEARNED = {"positions": "learned"} | TANH
 APART = {"tie_source_target": False, "source_vocab_size": 13}
@@ -48,6 +69,17 @@ UNTIED = {"tie_head": False}
         (DECODER, LLAMA, "llama"),
         (DECODER, LLAMA | {"window": 3}, "mistral"),
         (DECODER, {"embedding_width": 4, "activation": "relu"}, "opt"),
+        (DECODER, MIXTRAL | {"window": 3}, "mixtral"),
+        (DECODER, MAMBA, "mamba"),
+        (DECODER, FREE | IDLE | {"mixer": UNREAD}, "mamba"),
+        (DECODER, FREE | {"mixer": MixerConfig("mamba2", **SPACE | GROUPED)}, "mamba2"),
+        (DECODER, RWKV | {"final_norm_epsilon": 1e-5, "norm_epsilon": 1e-4}, "rwkv"),
+        (DECODER, HYBRID | {"layer_kinds": PERIOD}, "jamba"),
+        (DECODER, HYBRID | {"layer_kinds": PERIOD[1:2]}, "jamba"),
+        (DECODER, HYBRID | {"layer_kinds": ("attention:experts",)}, "jamba"),
+        (T5, SPARSE, "switch_transformers"),
+        (T5, SPARSE | {"tie_head": False, "scale_output": False}, "switch_transformers"),
+        (T5, SPARSE | {"layer_kinds": ("global:dense",) * 2}, "switch_transformers"),
         (DECODER, {"vocab_multiple": 8, "tie_head": False}, "gpt2"),
         (ENCODER, {"head": "mlm", "pooler": False}, "bert"),
         (ENCODER, {"head": "tokens", "labels": 4, "activation": "relu"}, "bert"),
@@ -105,6 +137,26 @@ LOST = [  # a model of ours, the family that cannot hold it, words of the refusa
     (DECODER, {"positions": "alibi"}, "bloom", "model.embedding_norm = False"),
     (DECODER, {"norm_epsilon": 1e-6}, "opt", "model.norm_epsilon = 1e-06"),
     (DECODER, {"norm": "dyt"}, "", "gpt2 model.* opt model"),
+    (DECODER, {"feed_forward": "experts"}, "gpt2", "model.feed_forward = 'experts'"),
+    (DECODER, {"layer_kinds": ("attention", "mamba"), "layers": 2}, "gpt2", "model.layer_kinds"),
+    (DECODER, MIXTRAL | {"experts": ExpertsConfig(shared=1)}, "mixtral", "experts.shared = 1"),
+    (DECODER, MIXTRAL | {"experts": ExpertsConfig(renormalize=False)}, "mixtral", "renormalize"),
+    (DECODER, MIXTRAL | {"experts": ExpertsConfig(capacity=2)}, "mixtral", "experts.capacity = 2"),
+    (DECODER, FREE | {"mixer": MixerConfig("mamba", inner_width=20)}, "mamba", "inner_width = 20"),
+    (DECODER, FREE | {"mixer": MixerConfig("s4d")}, "mamba", "model.mixer.kind = 's4d'"),
+    (DECODER, RWKV | {"norm_epsilon": 1e-6}, "rwkv", "model.final_norm_epsilon = 1e-06"),
+    (
+        DECODER,
+        HYBRID | {"layer_kinds": ("mamba:dense", "mamba:experts", "mamba:experts")},
+        "jamba",
+        "model.layer_kinds",
+    ),
+    (
+        T5,
+        SPARSE | {"layer_kinds": ("global:experts", "global:dense")},
+        "switch_transformers",
+        "model.layer_kinds",
+    ),
     (DECODER, {}, "marian", '--model_type="marian" is none of bloom, gpt2'),
     (ENCODER, {"norm_place": "pre"}, "bert", "model.norm_place = 'pre' has no place in a bert"),
     (ENCODER, {"positions": "rope"}, "bert", "model.positions = 'rope'"),

@@ -11,7 +11,7 @@ from transformer_lab import pretrained
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DIRECTORIES = (
     "marian_relu", "decoders/gpt2", "decoders/llama", "encoders/bert", "encoder_decoders/t5",
-    "vision/vit", "towers/clip",
+    "vision/vit", "towers/clip", "decoders/mamba2", "decoders/jamba", "encoder_decoders/switch",
 )  # fmt: skip
 
 

@@ -210,3 +210,45 @@ def test_scaled_embeddings_of_a_run_become_t5s_without_changing_a_logit(tie_head
     want = np.asarray(outputs(config, params, inputs)["logits"][0])
     found = outputs(model.config, model.params, inputs)["logits"][0]
     np.testing.assert_allclose(found, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "apart", "together"),
+    [
+        ("mixtral", ("block_sparse_moe", "w1", "w3", "w2"), "mlp"),
+        ("jamba", ("feed_forward", "gate_proj", "up_proj", "down_proj"), "feed_forward"),
+    ],
+)
+def test_all_experts_in_one_tensor_are_read_like_those_apart(name, apart, together, tmp_path):
+    block, gate, up, down = apart
+
+    def pack(tensors):
+        count = 1 + max(int(key.split(".")[5]) for key in tensors if ".experts." in key)
+        found = {}
+        for key, value in tensors.items():
+            layer, _, rest = key.partition(f"{block}.")
+            if ".experts." not in key:
+                found[f"{layer}{together}.{rest}" if rest else key] = value
+                continue
+            stem = f"{layer}{block}.experts"
+            stack = lambda part: np.stack(  # noqa: E731
+                [tensors[f"{stem}.{e}.{part}.weight"] for e in range(count)]  # noqa: B023
+            )
+            whole = np.concatenate([stack(gate), stack(up)], axis=1)
+            found[f"{layer}{together}.experts.gate_up_proj"] = whole
+            found[f"{layer}{together}.experts.down_proj"] = stack(down)
+        return found
+
+    directory = copy_with(name, tmp_path)
+    change_tensors(directory, pack)
+    assert same_trees(pretrained.load(directory).params, load(name).params)
+
+
+def test_a_table_for_each_stack_is_read_where_the_head_is_apart(tmp_path):
+    directory, first = copy_with("switch_dense", tmp_path), "encoder.embed_tokens.weight"
+    change_tensors(directory, lambda tensors: tensors | {first: tensors[first] + 1})
+    model, before = pretrained.load(directory), load("switch_dense")
+    assert not model.config.tie_source_target and before.config.tie_source_target
+    table, target = (model.params[f"{s}_embedding"]["embedding"] for s in ("source", "target"))
+    np.testing.assert_array_equal(target, before.params["target_embedding"]["embedding"])
+    np.testing.assert_array_equal(table, target + 1)

@@ -242,13 +242,14 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
     stacks = {"layer_kinds": config} | ({"decoder_layer_kinds": config.decoder} if both else {})
     each = {name: [s.layer(i) for i in range(s.layers)] for name, s in stacks.items()}
     every = [layer for layers in each.values() for layer in layers]
+    window = lambda one: one.window if one.mixer.kind == "attention" else 0  # noqa: E731
     kinds = {
-        name: tuple((one.mixer.kind, one.feed_forward, one.window) for one in layers)
+        name: tuple((one.mixer.kind, one.feed_forward, window(one)) for one in layers)
         for name, layers in each.items()
     }
     alike = len({kind for named in kinds.values() for kind in named}) == 1
     values: dict[str, Any] = dict.fromkeys(kinds, ()) if alike else kinds
-    values |= {"mixer": {}, "experts": {}, "window": max(one.window for one in every)}
+    values |= {"mixer": {}, "experts": {}, "window": max(map(window, every))}
     if alike:
         values |= {"feed_forward": every[0].feed_forward, "mixer": {"kind": every[0].mixer.kind}}
     else:

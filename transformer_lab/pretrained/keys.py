@@ -30,6 +30,8 @@ BOOKKEEPING = frozenset(
 # Null everywhere: an absent value, or one under which nothing changes.
 UNSET = (None,)
 SIZE = 2**21  # of what no tensor shows, such as how long a text may be
+# Of what a name or a step of a loop stands for each; experts may share a tensor.
+COUNTS = {"num_experts": 1024, "num_local_experts": 1024, "conv_kernel": 64, "mamba_d_conv": 64}
 
 
 class Settings:
@@ -66,6 +68,8 @@ class Settings:
         if self.tensors is not None:
             elements = sum(math.prod(tensor.shape) for tensor in self.tensors.values())
             most = len(self.tensors) if "layer" in name else max(elements, SIZE)
+            if name in COUNTS:
+                most = COUNTS[name] + len(self.tensors)
             if value > most:
                 raise self.error(name, f"the file's tensors have room for {most:,} at most")
         return value

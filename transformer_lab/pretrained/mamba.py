@@ -70,7 +70,7 @@ def write_mixer(config: DecoderConfig, names: dict[str, str]) -> dict[str, Any]:
 def read_rank(settings: Settings, found: Found, key: str) -> int:
     """The width between the input and its step sizes; "auto" means a sixteenth of the model's."""
     if settings.values.get(key, "auto") != "auto":
-        return settings.integer(key, None)
+        return settings.integer(key, 1)
     settings.ignore([key])
     return math.ceil(found["width"] / 16)
 

@@ -32,8 +32,8 @@ def _limits(settings: Settings) -> tuple[float, float]:
     if isinstance(limits, list) and len(limits) == 2:
         low, high = (x.get("__float__") if isinstance(x, dict) else x for x in limits)
         high = math.inf if high in ("Infinity", None) else high
-        if all(type(x) in (int, float) for x in (low, high)) and 0 <= low < high:
-            return float(low), 0.0 if high == math.inf else float(high)
+        if all(type(x) in (int, float) for x in (low, high)) and 0 <= low < high and low < 1e30:
+            return float(low), 0.0 if high > 1e30 else float(high)
     raise settings.error("time_step_limit", "it must be two numbers, the second one the larger")
 
 

@@ -25,7 +25,8 @@ def _kinds(count: int, sparse: int) -> tuple[str, ...]:
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
     count = {"encoder": found["layers"]}
-    count["decoder"] = settings.integer("num_decoder_layers", 12) or found["layers"]
+    settings.values.setdefault("num_decoder_layers", 12)
+    count["decoder"] = settings.integer("num_decoder_layers", None) or found["layers"]
     kinds = {}
     for stack, number in count.items():
         sparse = settings.integer(f"num_sparse_{stack}_layers", 3, least=0)
