@@ -150,7 +150,7 @@ def layer_turns(length: int, rows: int = 2, width: int = 256):
     def turn():
         theirs.zero_grad(set_to_none=True)
         y.grad = None
-        theirs.slow_forward(y).square().sum().backward()
+        theirs(y).square().sum().backward()
 
     return turns | {"PyTorch": turn}
 

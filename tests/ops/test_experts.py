@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from transformer_lab.ops import experts
-from transformer_lab.ops.layout import AXES
+from transformer_lab.ops.layout import AXES, ROW_AXES
+from transformer_lab.training import hlo
 
 B, T, E, D, F = 8, 6, 4, 3, 5
 RNG = np.random.default_rng(0)
@@ -128,3 +129,21 @@ def test_values_and_gradients_on_a_mesh_are_those_of_one_device(way, sizes):
         found = jax.jit(partial(of))(*arguments)
     for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [{"data": 2, "expert": 4}, {"fsdp": 2, "expert": 2, "data": 2}])
+def test_places_go_over_the_mesh_by_two_exchanges_of_the_bytes_by_hand(sizes):
+    """A device sends its rows' places of all experts, E x C x D numbers a row, and gets them back;
+    no tokens of other devices are gathered."""
+    rows, places = 16, 3
+    shape = tuple(sizes.get(axis, 1) for axis in AXES)
+    mesh = jax.make_mesh(shape, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+    on = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))  # noqa: E731
+    row = on(tuple(axis for axis in ROW_AXES if sizes.get(axis, 1) > 1))
+    laid = row, row, on("expert"), on("expert"), on("expert")
+    x, weights = jnp.ones((rows, T, D)), jnp.ones((rows, T, E, places))
+    with jax.set_mesh(mesh):
+        call = jax.jit(partial(experts.by_places, act=act), in_shardings=laid, out_shardings=row)
+        text = call.lower(x, weights, UP, GATE, DOWN).compile().as_text()
+    each = rows // 8 * E * places * D * 4
+    assert hlo.parse(text).collectives() == {"all-to-all": {"count": 2, "bytes": 2 * each}}

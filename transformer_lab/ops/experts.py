@@ -115,12 +115,15 @@ def by_places(
 def _exchanged(x, split, joined):
     """x [E, B, C, D] whose dimension `joined` was split over the expert axis, split over `split`.
 
-    What stands between two of these sees rows in another order, each with all of its places.
+    What stands between two of these sees rows in another order, each with all of its places. Where
+    the mesh does not divide the rows or the experts, the compiler finds a way of its own.
     """
     mesh = current_mesh()
     if mesh is None or mesh.shape.get("expert", 1) == 1:
         return x
     rows = tuple(a for a in ROW_AXES if mesh.shape.get(a, 1) > 1)
+    if x.shape[1] % math.prod(mesh.shape[a] for a in rows) or x.shape[0] % mesh.shape["expert"]:
+        return x
     apart = tuple(a for a in rows if a != "expert")
     specs = P(None, rows), P("expert", apart or None)
     move = partial(jax.lax.all_to_all, axis_name="expert", tiled=True)

@@ -159,7 +159,7 @@ def least_collectives(trainer: Trainer, dtype: str) -> int:
 
     A weight split over fsdp is gathered forward and backward in the compute dtype, and its gradient
     scattered in its own; over row axes that do not split it, its gradient is summed (twice its
-    bytes). Activations, which tensor and sequence move too, are not counted.
+    bytes). Activations, which tensor, sequence and expert move too, are not counted.
     """
     sizes, total = trainer.mesh.shape, 0
     width = jax.numpy.dtype(dtype).itemsize
@@ -167,10 +167,11 @@ def least_collectives(trainer: Trainer, dtype: str) -> int:
     for leaf, sharding in zip(jax.tree.leaves(trainer.param_shapes), shardings, strict=True):
         used = {n for axes in sharding.spec if axes for n in np.atleast_1d(axes).tolist()}
         product = lambda names: int(np.prod([sizes[n] for n in names]))  # noqa: E731
-        size, split = leaf.size // product(used - TOKENS), product(used & TOKENS)
+        tokens = TOKENS - ({"expert"} & used)  # an expert stays where it is, tokens come to it
+        size, split = leaf.size // product(used - tokens), product(used & tokens)
         own = leaf.dtype.itemsize
         total += size * (2 * width + own) if split > 1 else 0
-        total += 2 * size * own // split if product(TOKENS - used) > 1 else 0
+        total += 2 * size * own // split if product(tokens - used) > 1 else 0
     return total
 
 
