@@ -13,6 +13,11 @@ Scale cpu: width 128, lengths to 2,048, seconds on 2 cores; scale paper: width 5
 
 2026-11-28, 2 quiet cores, 10 seconds: exponents of time 2.37 self-attention, 1.13 a window of 64,
 0.96 recurrence and 1.22 convolution; of memory 2.13, 1.12, 0.96 and 0.88. As in the table.
+
+2026-11-29, 2 cores (AMD EPYC) that other work kept busy, the lower times of two runs, 512 to 2,048:
+exponents of time 1.10 linear attention, 1.15 with gates, 1.17 Mamba-2, 0.86 Mamba, 1.20 RWKV; of
+memory 0.85, 0.93, 0.84, 1.00 and 1.00. Mamba's states take 242 MB at 2,048, Mamba-2's 6.9: chunks
+keep the state between them alone.
 """
 
 import time

@@ -13,6 +13,7 @@ import pytest
 from tests.data.test_labelled_sources import brown_corpus, film_reviews
 from tests.tiny_emoji import write_emoji
 from transformer_lab.data import documents, emoji, labelled, parallel, parentheses, text_tasks
+from transformer_lab.data import sequences as asked
 from transformer_lab.data.images import sources as images
 
 PAIRS = [(f"Source {i % 37} é", f"cible {i}") for i in range(90)] + [("", "x"), ("source 3 É", "y")]
@@ -77,8 +78,16 @@ def captioned(**settings):
     return found, found.fingerprint()
 
 
+def sequences(**settings):
+    sizes = {"train_size": 40, "validation_size": 5, "test_size": 7}
+    found = asked.load_sequences(asked.SequencesConfig(**sizes, **settings))
+    return found, found.fingerprint()
+
+
 def content(row):
     """A row as JSON can hold it."""
+    if isinstance(row, dict) and "tokens" in row:
+        return {name: values.tolist() for name, values in row.items()}
     if isinstance(row, dict):
         return [hashlib.sha256(row["image"].tobytes()).hexdigest(), row["label"]]
     return astuple(row) if hasattr(row, "__dataclass_fields__") else row
@@ -156,6 +165,21 @@ GOLDEN = [
     (rows, {"source": "brown_pos", "path": "brown"}, "6b2762e880d11d89", "e3dcfaa107c087ae"),
     (signs, {}, "17e662f92650c738", "78f63ef91fb5aff8"),
     (signs, {"symbols": "ten", "seed": 1}, "f85aa5a9fbc17ab3", "c10cbae98ca6aa27"),
+    (sequences, {}, "938300f8ebd9e41f", "0a077891025d10dc"),
+    (sequences, {"source": "selective_copying", "seed": 1}, "27805f78df957695", "650a9b0dab804799"),
+    (
+        sequences,
+        {"source": "induction_heads", "length": 16},
+        "2ffddc2572ec946a",
+        "90848cb61731ac19",
+    ),
+    (sequences, {"source": "listops", "length": 100}, "1e2253a94eedef5b", "5231000b4054903a"),
+    (
+        sequences,
+        {"source": "pixels", "images": "digits", "vocabulary": 16},
+        "001489c6d0be9475",
+        "2ec616108918dd08",
+    ),
     (pictures, {"source": "digits"}, "566c49087d2fcdca", "7cc27df02a94b878"),
     (
         pictures,
