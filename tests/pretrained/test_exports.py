@@ -48,10 +48,10 @@ RWKV |= {"mixer": MixerConfig("rwkv", inner_width=6), "halved_every": 1}
 HYBRID = LLAMA | {"positions": "none", "layers": 4, "tie_head": True, "feed_forward_width": 9}
 HYBRID |= {"experts": ExpertsConfig(count=3, renormalize=False), "norm_epsilon": 1e-5}
 HYBRID |= {"mixer": MixerConfig(**SPACE, inner_norms=True, convolution_bias=False)}
-PERIOD = ("mamba:experts", "mamba:dense", "attention:experts", "mamba:dense")
+PERIOD = ("mamba/experts", "mamba/dense", "attention/experts", "mamba/dense")
 SPARSE = {"decoder_layers": 3, "feed_forward_dropout": 0.0}
-SPARSE |= {"layer_kinds": ("global:dense", "global:experts")}
-SPARSE |= {"decoder_layer_kinds": ("global:experts",) * 3, "experts": ExpertsConfig(
+SPARSE |= {"layer_kinds": ("full/dense", "full/experts")}
+SPARSE |= {"decoder_layer_kinds": ("full/experts",) * 3, "experts": ExpertsConfig(
     count=3, top_k=1, renormalize=False, capacity=2, balance_loss=0.001, router_bias=True
 )}  # fmt: skip
 TANH = {"activation": "gelu_tanh"}
@@ -76,10 +76,10 @@ UNTIED = {"tie_head": False}
         (DECODER, RWKV | {"final_norm_epsilon": 1e-5, "norm_epsilon": 1e-4}, "rwkv"),
         (DECODER, HYBRID | {"layer_kinds": PERIOD}, "jamba"),
         (DECODER, HYBRID | {"layer_kinds": PERIOD[1:2]}, "jamba"),
-        (DECODER, HYBRID | {"layer_kinds": ("attention:experts",)}, "jamba"),
+        (DECODER, HYBRID | {"layer_kinds": ("attention/experts",)}, "jamba"),
         (T5, SPARSE, "switch_transformers"),
         (T5, SPARSE | {"tie_head": False, "scale_output": False}, "switch_transformers"),
-        (T5, SPARSE | {"layer_kinds": ("global:dense",) * 2}, "switch_transformers"),
+        (T5, SPARSE | {"layer_kinds": ("full/dense",) * 2}, "switch_transformers"),
         (DECODER, {"vocab_multiple": 8, "tie_head": False}, "gpt2"),
         (ENCODER, {"head": "mlm", "pooler": False}, "bert"),
         (ENCODER, {"head": "tokens", "labels": 4, "activation": "relu"}, "bert"),
@@ -147,13 +147,13 @@ LOST = [  # a model of ours, the family that cannot hold it, words of the refusa
     (DECODER, RWKV | {"norm_epsilon": 1e-6}, "rwkv", "model.final_norm_epsilon = 1e-06"),
     (
         DECODER,
-        HYBRID | {"layer_kinds": ("mamba:dense", "mamba:experts", "mamba:experts")},
+        HYBRID | {"layer_kinds": ("mamba/dense", "mamba/experts", "mamba/experts")},
         "jamba",
         "model.layer_kinds",
     ),
     (
         T5,
-        SPARSE | {"layer_kinds": ("global:experts", "global:dense")},
+        SPARSE | {"layer_kinds": ("full/experts", "full/dense")},
         "switch_transformers",
         "model.layer_kinds",
     ),
