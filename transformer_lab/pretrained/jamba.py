@@ -30,7 +30,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
             raise settings.error(f"{name}_offset", f"it must be below {name}_period = {period}")
         has[part] = [i % period == offset for i in range(found["layers"])]
     kinds = tuple(
-        f"{'attention' if attends else 'mamba'}:{'experts' if many else 'dense'}"
+        f"{'attention' if attends else 'mamba'}/{'experts' if many else 'dense'}"
         for attends, many in zip(*(has[part] for part in ("attention", "experts")), strict=True)
     )
     count = settings.integer("num_experts", 16)
