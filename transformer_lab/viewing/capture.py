@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from transformer_lab.errors import LabError
-from transformer_lab.models import said
 
 
 class Inputs(NamedTuple):
@@ -42,7 +41,7 @@ def capture(task: Any, params: Any, inputs: Inputs, place: Any = None) -> Maps:
     The file of a family names the reader that it is looked at by: `VIEW`, a name in `READERS`.
     Raises: LabError for a family that names none, or an input that it does not read.
     """
-    family, view = task.family.__name__.rpartition(".")[2], said(task.model_config, "VIEW")
+    family, view = task.family.__name__.rpartition(".")[2], vars(task.family).get("VIEW")
     if view is None:
         raise LabError(f'a model of kind "{family}" has no attention to look at')
     return READERS[view](task, params, inputs, place)
