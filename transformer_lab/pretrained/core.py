@@ -240,7 +240,7 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
     """
     both = isinstance(config, EncoderDecoderConfig)
     stacks = {"layer_kinds": config} | ({"decoder_layer_kinds": config.decoder} if both else {})
-    each = {name: [s.layer(i) for i in range(s.layers)] for name, s in stacks.items()}
+    each = {name: stack.each_layer() for name, stack in stacks.items()}
     every = [layer for layers in each.values() for layer in layers]
     window = lambda one: one.window if one.mixer.kind == "attention" else 0  # noqa: E731
     kinds = {

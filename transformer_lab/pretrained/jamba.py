@@ -49,7 +49,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 
 
 def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
-    each = [config.layer(i) for i in range(config.layers)]
+    each = config.each_layer()
     has = {
         "attention": [one.mixer.kind == "attention" for one in each],
         "experts": [one.feed_forward == "experts" for one in each],
@@ -74,7 +74,7 @@ def _at(period: int, offset: int, count: int) -> list[bool]:
 
 def _names(config: DecoderConfig, pad: int) -> NameMap:
     layer, ours = "model.layers.{i}", "decoder/layer_{i}"
-    each = [config.layer(i) for i in range(config.layers)]
+    each = config.each_layer()
     mixers, forwards = {one.mixer.kind for one in each}, {one.feed_forward for one in each}
     rules = norm("decoder/final_norm", "model.final_layernorm", bias=False)
     parts, others = {"feed_forward_norm": "pre_ff_layernorm"}, ()

@@ -72,17 +72,13 @@ class Rule:
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
 
     def match(self, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Their names of the parameter at our path, and all paths that they hold, None if the rule
-        is about others."""
+        """Their names of the parameter at our path and all paths that they hold; None of others."""
         found = next(filter(None, (_numbered(part).fullmatch(path) for part in self.parts)), None)
         if found is None:
             return None
         number = found[1] if found.groups() else ""
-        names, paths = (
-            tuple(template.replace("{i}", number) for template in templates)
-            for templates in (self.names, self.parts)
-        )
-        return names, paths
+        filled = lambda names: tuple(name.replace("{i}", number) for name in names)  # noqa: E731
+        return filled(self.names), filled(self.parts)
 
 
 def _numbered(template: str) -> re.Pattern[str]:
@@ -247,9 +243,7 @@ def import_params(
     flat = {
         path: np.asarray(value, np.float32, order="C")
         for group, (paths, transform) in table.items()
-        for path, value in zip(
-            paths, transform.to_ours(*(tensors[name] for name in group)), strict=True
-        )
+        for path, value in zip(paths, transform.to_ours(*map(tensors.get, group)), strict=True)
     }
     return unflatten_dict(flat, sep="/")
 
@@ -319,14 +313,12 @@ def _restore_originals(names: NameMap, tensors: Mapping[str, np.ndarray]) -> dic
 
 def _misfits(table, tensors, shapes) -> list[str]:
     faults = []
-    made = (
+    zeros = {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes.items()}
+    for name, needed in (
         pair
         for group, (paths, transform) in table.items()
-        for pair in _theirs(
-            group, transform, (np.broadcast_to(np.float32(0), shapes[path]) for path in paths)
-        )
-    )
-    for name, needed in made:
+        for pair in _theirs(group, transform, map(zeros.get, paths))
+    ):
         if name not in tensors:
             continue
         value = tensors[name]
