@@ -142,6 +142,7 @@ LOST = [  # a model of ours, the family that cannot hold it, words of the refusa
     (DECODER, MIXTRAL | {"experts": ExpertsConfig(shared=1)}, "mixtral", "experts.shared = 1"),
     (DECODER, MIXTRAL | {"experts": ExpertsConfig(renormalize=False)}, "mixtral", "renormalize"),
     (DECODER, MIXTRAL | {"experts": ExpertsConfig(capacity=2)}, "mixtral", "experts.capacity = 2"),
+    (DECODER, MIXTRAL | {"experts": ExpertsConfig(activation="gelu")}, "mixtral", "activation"),
     (DECODER, FREE | {"mixer": MixerConfig("mamba", inner_width=20)}, "mamba", "inner_width = 20"),
     (DECODER, FREE | {"mixer": MixerConfig("s4d")}, "mamba", "model.mixer.kind = 's4d'"),
     (DECODER, RWKV | {"norm_epsilon": 1e-6}, "rwkv", "model.final_norm_epsilon = 1e-06"),

@@ -267,6 +267,7 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
     if "experts" in forwards:
         values["experts"] = {name: getattr(config.experts, name) for name in EXPERTS}
         values["experts"]["width"] = config.experts.width or config.feed_forward_width
+        values["experts"]["activation"] = config.experts.activation or config.activation
         if config.experts.capacity:
             values["experts"]["capacity_factor"] = 0.0
         if config.experts.capacity >= config.max_length:
