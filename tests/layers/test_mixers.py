@@ -133,3 +133,12 @@ def test_settings_that_no_mixer_has_are_refused_by_name(settings, words):
         settings = dict(settings)
         mixer = MixerConfig(**settings.pop("mixer", {}))
         DecoderConfig(**SIZES, mixer=mixer, **settings)
+
+
+def test_a_convolution_starts_as_torchs_does_whatever_the_number_of_channels():
+    config = DecoderConfig(**SIZES, mixer=MixerConfig("mamba", inner_width=4000, convolution=4))
+    params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
+    kernel = params["params"]["decoder"]["layer_0"]["mixer"]["convolution_kernel"]
+    # Uniform within 1 / sqrt(taps): a deviation of that over sqrt(3).
+    assert np.abs(kernel).max() <= 0.5
+    np.testing.assert_allclose(kernel.std(), 0.5 / 3**0.5, rtol=0.02)

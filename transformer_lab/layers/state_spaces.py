@@ -107,7 +107,7 @@ def _numbers(shape: tuple[int, int]) -> Array:
 def _convolved(self, x, before, flow):
     """silu of each channel's convolution, and the inputs that the next call begins with."""
     width = self.config.mixer.convolution
-    init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=())
+    init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), 1)
     kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))
     out, before = convolve(x.astype(jnp.float32), kernel, before, flow.fresh)
     if self.config.mixer.convolution_bias:
