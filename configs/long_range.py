@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_lab.data.sequences import vocabulary_of
 from transformer_lab.errors import known
-from transformer_lab.models import costs, parameter_shapes
+from transformer_lab.models import costs
 from transformer_lab.training.config import default_config, resolve
 
 LAYERS = {  # of each model, repeated; an LSTM is another family
@@ -52,7 +52,7 @@ def get_config(arg: str = "attention+mqar"):
     known("configs/long_range.py:", model, MODELS)
     known("configs/long_range.py:MODEL+", source, SOURCES)
     known("configs/long_range.py:MODEL+SOURCE+", equal, ("steps", "time"))
-    aim = costs.count(parameter_shapes("decoder", sized("attention", source, 4 * WIDTH)[1]))
+    aim = costs.parameters("decoder", sized("attention", source, 4 * WIDTH)[1])
     of_size = lambda size: sized(model, source, size)[1]  # noqa: E731
     config, _ = sized(model, source, costs.width_near(kind_of(model), of_size, aim))
     steps = SOURCES[source][2]

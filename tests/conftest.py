@@ -18,3 +18,20 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("transformer_lab", "beartype.beartype")
+
+import gc  # noqa: E402
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+MOST = 4 * 2**30  # bytes of a worker's memory, above which it gives up what it has compiled
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bounded_memory():
+    """Compiled programs of the files before would fill the memory of a small machine."""
+    yield
+    status = Path("/proc/self/statm")
+    if status.exists() and int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST:
+        jax.clear_caches()
+        gc.collect()

@@ -257,7 +257,7 @@ def test_zero_shot_and_retrieve_read_a_run(folder, trained, tmp_path, monkeypatc
     images = sorted((folder / "emoji-datasource-twitter" / "img" / "twitter" / "64").iterdir())
     words = {"average": 0, "templates": "{}|a picture of {}", "json": True, "count": 5,
              "labels": ["red ball", "blue box"], "images": str(tmp_path), "query": "a red ball",
-             "target": str(tmp_path / "sheet.png")}  # fmt: skip
+             "target": str(tmp_path / "sheet.png"), "init_from": ""}  # fmt: skip
     monkeypatch.setattr(flags, "FLAGS", SimpleNamespace(**words))
     monkeypatch.setattr(cli, "get_config", lambda: config)
     monkeypatch.setattr(cli, "get_workdir", lambda: trained)

@@ -230,7 +230,7 @@ def test_two_towers_show_an_image_a_text_or_both():
 
 def test_a_family_without_attention_is_refused():
     task = SimpleNamespace(family=cnn)
-    with pytest.raises(LabError, match='kind "cnn": encoder, decoder'):
+    with pytest.raises(LabError, match='kind "cnn" has no attention to look at'):
         capture(task, {}, Inputs(image="a.png"))
 
 

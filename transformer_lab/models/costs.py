@@ -46,22 +46,26 @@ def flops_a_token(config: Any, groups: dict[str, int]) -> float | None:
     return 6.0 * (matrices - idle_parameters(config))
 
 
-def width_near(
-    kind: str, config_of: Callable[[int], Any], parameters: int, multiple: int = 2
-) -> int:
-    """The width, a multiple of `multiple`, at which a model has nearest to so many parameters.
+@cache
+def parameters(kind: str, config: Any) -> int:
+    """All parameters of a model; counted once a process for each config."""
+    return count(parameter_shapes(kind, config))
+
+
+def width_near(kind: str, config_of: Callable[[int], Any], aim: int, multiple: int = 2) -> int:
+    """The width, a multiple of `multiple`, at which a model has nearest to `aim` parameters.
 
     `config_of` gives the family's config of a width. More width must mean more parameters, about
     as a polynomial of the second degree, from whose root the search goes on step by step.
     """
-    found = cache(lambda width: count(parameter_shapes(kind, config_of(width))))
+    found = lambda width: parameters(kind, config_of(width))  # noqa: E731
     some = [multiple * n for n in (8, 16, 32)]
-    a, b, c = np.polyfit(some, [found(width) - parameters for width in some], 2)
+    a, b, c = np.polyfit(some, [found(width) - aim for width in some], 2)
     root = (-b + max(b * b - 4 * a * c, 0) ** 0.5) / (2 * a) if a > 1e-6 else -c / b
     width = max(round(root / multiple), 1) * multiple
     while True:
         near = [n for n in (width, width - multiple, width + multiple) if n > 0]
-        best = min(near, key=lambda n: abs(found(n) - parameters))
+        best = min(near, key=lambda n: abs(found(n) - aim))
         if best == width:
             return width
         width = best
