@@ -113,6 +113,9 @@ class NoCheckpoints:
     def refuse_failure(self):
         pass
 
+    def best(self):
+        return None
+
 
 class Repeated:
     """A compiled step with its state; a turn is so many steps, then waiting for the last."""
