@@ -11,6 +11,7 @@ import pytest
 from transformer_lab.errors import LabError
 from transformer_lab.layers.block_config import KINDS, MixerConfig
 from transformer_lab.models.decoder import Decoder, DecoderConfig
+from transformer_lab.ops.stacked import stack_layers
 
 MIXER = {
     "inner_width": 12, "state": 4, "step_rank": 3, "state_heads": 3, "gate_rank": 5, "value_dim": 6,
@@ -126,6 +127,8 @@ def test_no_later_token_changes_a_logit(kind):
         ({"mixer": {"step_min": 0.2}}, "step_min"),
         ({"layer_kinds": ("mambo",)}, "layer_kinds"),
         ({"layer_kinds": ("mamba/nothing",)}, "none"),
+        ({"layer_kinds": ("mamba/none",), "block": "parallel"}, "feed-forward in every layer"),
+        ({"layer_kinds": ("mamba",), "mask": "prefix"}, "from left to right"),
     ],
 )
 def test_settings_that_no_mixer_has_are_refused_by_name(settings, words):
@@ -133,6 +136,20 @@ def test_settings_that_no_mixer_has_are_refused_by_name(settings, words):
         settings = dict(settings)
         mixer = MixerConfig(**settings.pop("mixer", {}))
         DecoderConfig(**SIZES, mixer=mixer, **settings)
+
+
+def test_stacked_layers_of_local_and_full_attention_stay_in_their_order():
+    kinds = {"layer_kinds": ("attention", "full"), "window": 3, "layers": 4}
+    plain, scanned = (
+        Decoder(DecoderConfig(**SIZES | kinds, scan_layers=scan)) for scan in (False, True)
+    )
+    params = start(plain)
+    stacked = stack_layers(params, scanned.config)
+    assert "layers" in stacked["params"]["decoder"]  # all are of one size, as a run trains them
+    expected = jax.jit(plain.apply)(params, TOKENS)
+    np.testing.assert_allclose(jax.jit(scanned.apply)(stacked, TOKENS), expected, atol=1e-5)
+    alike = DecoderConfig(**SIZES | kinds | {"layer_kinds": ()})  # the window in all layers
+    assert np.abs(jax.jit(Decoder(alike).apply)(params, TOKENS) - expected).max() > 1e-3
 
 
 def test_a_convolution_starts_as_torchs_does_whatever_the_number_of_channels():

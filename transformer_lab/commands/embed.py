@@ -86,7 +86,7 @@ def of_word(task, params, lines: list[str], place) -> np.ndarray:
 
 
 def pooled() -> tuple[str, bool]:
-    """--pooling and --normalize."""
+    """How a line's vectors become one, and whether it gets length 1: what the flags say."""
     return flags.FLAGS.pooling, flags.FLAGS.normalize
 
 

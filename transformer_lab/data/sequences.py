@@ -64,12 +64,12 @@ class Sequences(Sequence):
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One row."""
+        """The sequence with this number: its tokens, its targets, and where targets count."""
         names = "tokens", "targets", "mask"
         return {name: getattr(self, name)[index] for name in names}
 
     def take(self, rows: Integer[np.ndarray, "m"] | Bool[np.ndarray, "n"]) -> "Sequences":
-        """Some of the rows."""
+        """The sequences with these numbers."""
         return Sequences(self.tokens[rows], self.targets[rows], self.mask[rows])
 
     def contents(self) -> Iterator[bytes]:
@@ -79,7 +79,7 @@ class Sequences(Sequence):
 
 @dataclass(frozen=True)
 class SequenceSplits(Splits):
-    """The sequences of each split."""
+    """The generated sequences of the three splits, and the counts that a report shows."""
 
     content: str = ""  # SHA-256 of all of them
 

@@ -170,7 +170,7 @@ class Single(Loop):
         return State(i + 1, state.cache, said, state.log_probs + chosen, done, kept)
 
     def found(self, state: State) -> SearchResult:
-        """Each row's text."""
+        """The one text that each row made, drawn or by the likeliest tokens: N is 1."""
         lengths, tokens = state.kept.lengths, state.said[:, self.read :]
         log_probs = jnp.where(lengths > 0, state.log_probs, IMPOSSIBLE)
         scores = log_probs / jnp.asarray(self.penalties())[lengths]

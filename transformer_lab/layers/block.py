@@ -12,9 +12,10 @@ from transformer_lab.layers.attention import Attention, KeyValue
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.experts import Experts
-from transformer_lab.layers.mixers import MIXERS
+from transformer_lab.layers.linear_mixers import RWKV, Gated, Linear, Retention
 from transformer_lab.layers.mixing import Flow, ShiftedFeedForward
 from transformer_lab.layers.positions import Places
+from transformer_lab.layers.state_spaces import S4D, Mamba, Mamba2
 from transformer_lab.ops.dropout import drop_path, dropout
 from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.visibility import ALL, Visible
@@ -23,6 +24,15 @@ Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
 Cache = Any  # of a layer: keys and values, a mixer's state, or a dictionary of it and the
 # feed-forward's state
+MIXERS = {
+    "linear": Linear,
+    "retention": Retention,
+    "gated": Gated,
+    "s4d": S4D,
+    "mamba": Mamba,
+    "mamba2": Mamba2,
+    "rwkv": RWKV,
+}
 FORWARDS = {"dense": FeedForward, "experts": Experts, "shifted": ShiftedFeedForward}
 STREAM = ("rows", "length", "width")
 

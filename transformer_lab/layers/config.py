@@ -139,6 +139,8 @@ class StackConfig:
                 "model.positions_every_layer"
             )
         kinds = [self.layer(i).feed_forward for i in range(len(self.layer_kinds) or 1)]
+        if "none" in kinds and self.block != "serial":
+            raise LabError(f'model.block = "{self.block}" needs a feed-forward in every layer')
         if "experts" in kinds and self.feed_forward_dropout:
             raise LabError("model.feed_forward_dropout does not go with experts: set it to 0")
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):
@@ -185,7 +187,7 @@ class StackConfig:
         return replace(self, norm_epsilon=epsilon, halved_every=0)
 
     def each_layer(self) -> list["StackConfig"]:
-        """The settings of all layers."""
+        """The settings of each layer of the stack, from the first to the last."""
         return [self.layer(i) for i in range(self.layers)]
 
     def reads_both_ways(self, what: str) -> None:

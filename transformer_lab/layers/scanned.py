@@ -73,7 +73,7 @@ def run_layers(
     collections = [c for c in ("params", STATISTICS) if c in stack.variables]
     stacked, period = LAYERS in stack.variables["params"], period_of(stack.makers)
     own = [
-        {c: _stacked(stack.variables[c], range(first, count, period)) for c in collections}
+        {c: _stacked(stack.variables[c], slice(first, count, period)) for c in collections}
         for first in range(period)
     ]
     hearing = [c for c in COLLECTIONS if stack.is_mutable_collection(c)]
@@ -90,20 +90,27 @@ def run_layers(
     if config.remat != "off":
         body = jax.checkpoint(body, prevent_cse=False, policy=POLICIES[config.remat])
     x, heard = jax.lax.scan(body, x, (own, jnp.arange(0, count, period)))
-    for first, left in enumerate(heard):
+    for left in heard:
         for name, values in by_name(left.get(TOLD, {})).items():
             put(stack, TOLD, name, tuple(value.sum(axis=0) for value in values))
-        if RENEWED in left and stacked:
-            put(stack, RENEWED, LAYERS, left[RENEWED])
-        elif RENEWED in left:
-            for n, i in enumerate(range(first, count, period)):
-                put(stack, RENEWED, f"layer_{i}", jax.tree.map(lambda x, n=n: x[n], left[RENEWED]))
+    new = [left[RENEWED] for left in heard if RENEWED in left]
+    if new and stacked:  # the layers in order again
+        joined = lambda *each: jnp.stack(each, axis=1).reshape(count, *each[0].shape[1:])  # noqa: E731
+        put(stack, RENEWED, LAYERS, jax.tree.map(joined, *new))
+    elif new:
+        for i in range(count):
+            part = jax.tree.map(lambda x, n=i // period: x[n], heard[i % period].get(RENEWED))
+            if part is not None:
+                put(stack, RENEWED, f"layer_{i}", part)
     return x
 
 
-def _stacked(variables, numbers):
-    """A collection's variables of some layers as one tree with a leading axis; made if needed."""
+def _stacked(variables, some):
+    """A collection's variables of a slice of the layers as one tree with a leading axis; made if
+    they do not stand so."""
     if LAYERS in variables:
-        return variables[LAYERS]
+        whole = variables[LAYERS]
+        return whole if some.step == 1 else jax.tree.map(lambda x: x[some], whole)
+    numbers = range(some.start, some.stop, some.step)
     layers = [variables[f"layer_{i}"] for i in numbers if f"layer_{i}" in variables]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers) if layers else {}

@@ -74,7 +74,7 @@ class Stack(nn.Module):
         return Places(positions, positions)
 
     def _ordered(self, seen, prefix):
-        return replace(seen, causal=self.causal, window=self.config.window, prefix=prefix)
+        return replace(seen, causal=self.causal, prefix=prefix)
 
     def init_cache(self, batch: int, length: int) -> dict[str, Cache]:
         """An empty cache with room for `length` positions, of which a window keeps its own number;

@@ -48,6 +48,8 @@ class DecoderConfig(StackConfig):
         super().__post_init__()
         chosen(self, "model", {"mask": MASKS})
         at_least(self, "model", 1, "vocab_multiple")
+        if self.mask == "prefix":
+            self.reads_both_ways('model.mask = "prefix"')
         if self.mask == "prefix" and self.window:
             raise LabError('model.mask = "prefix" and model.window do not go together')
 

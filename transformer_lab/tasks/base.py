@@ -1,5 +1,6 @@
 """What every objective shares: the constructor, the data, the losses and the report of a task."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,7 +50,7 @@ class Joint:
         return self.compare(params, self.embed(params, batch, dropout_key), batch)
 
 
-class Task:
+class Task(ABC):
     """An objective on a model and its data: all that the trainer asks for.
 
     The file of a task says where its data comes from (`load_data`), what a batch holds
@@ -155,13 +156,13 @@ class Task:
         """Training batches without end, from step 0 on; a restored run sets its position."""
         return Batches(self.train_plan, self.load_train, by_rows=self.shards is not None)
 
+    @abstractmethod
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each example of a split once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abstract_batch(self) -> Shapes:
         """The shapes of the largest training batch, from the config alone: no data is read."""
-        raise NotImplementedError
 
     def sizes(self, batch: HostBatch) -> dict[str, int]:
         """How many real examples and tokens a batch holds, for the rates: what is True in the
@@ -179,8 +180,9 @@ class Task:
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None, training: bool
     ) -> dict[str, Pair]:
         """Losses and metrics as (sum, weight); "loss" is in nats where it is of classes. In
-        `training` it may be smoothed or weighted, as an evaluation's is not."""
-        raise NotImplementedError
+        `training` it may be smoothed or weighted, as an evaluation's is not. A task whose training
+        and evaluation have nothing in common says `loss` and `metrics` in its stead."""
+        raise TypeError(f"{type(self).__name__} has neither `sums` nor a `loss` and `metrics`")
 
     def loss(
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None

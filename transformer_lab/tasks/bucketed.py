@@ -30,8 +30,9 @@ class Bucketed(Task):
     PER_TOKEN: dict[str, Any] = {}  # columns with a value for each token of the first field
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        """The token ids of a split's examples, and what else a batch holds of each."""
-        raise NotImplementedError
+        """The token ids of a split's examples, and what else a batch holds of each. A task that
+        makes its batches in another way has none."""
+        raise TypeError(f"{type(self).__name__} has no `encode_split`")
 
     def check(self, model_kind: str, model_config: Any) -> None:
         check_rows("rows_multiple", self.sections["batch"].rows_multiple, self.rows_multiple)

@@ -2,6 +2,7 @@
 
 import collections
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -24,9 +25,9 @@ class Labelled(Task):
         stored = (self.assets_given or {}).get(LABELS)
         return json.loads(stored) if stored else self.data.labels
 
+    @abstractmethod
     def train_labels(self) -> Iterable[str]:
         """The class of each training example."""
-        raise NotImplementedError
 
     @cached_property
     def class_weights(self) -> Float[np.ndarray, "classes"] | None:

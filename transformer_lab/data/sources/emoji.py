@@ -62,7 +62,7 @@ def _bare(code: str) -> str:
 
 
 def _files(config: Any, artist: str) -> dict[str, Path]:
-    """An artist's files by code."""
+    """The picture files that one artist drew, by the code points of what they show."""
     folder = _package(config, f"emoji-datasource-{artist}") / "img" / artist / str(SIDE)
     return {_bare(file.stem): file for file in sorted(folder.glob("*.png"))}
 
