@@ -5,14 +5,13 @@ import tempfile
 from pathlib import Path
 
 # Tiny programs cost their compilation: without the compiler's own optimizations it is half of that.
+# One thread a device, so that all of them come to a program's collectives in the same order: with
+# more, one can wait in the first collective while another waits in the second, for ever.
 os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8 "
-    + os.environ.get("XLA_FLAGS", "")
+    "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false "
+    f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}"
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Threads of the simulated devices. With one a device a program can stop for good: a device that
-# waits in two collectives at once takes the thread on which another would have come to them.
-os.environ.setdefault("NPROC", "24")
 CACHE = Path(tempfile.gettempdir()) / f"transformer_lab_test_cache_{os.getuid()}"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")

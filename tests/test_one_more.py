@@ -20,10 +20,6 @@ from transformer_lab.models import base
 from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
 
-# Eight simulated devices of two processes at a time can starve each other until XLA gives up: these
-# tests run by themselves, `pytest -n 0 -m slow tests/test_one_more.py`.
-pytestmark = pytest.mark.slow
-
 FAMILY = '''"""Tokens to logits by a gated linear recurrence, h = a h + (1 - a) v (Martin 2018)."""
 
 from dataclasses import dataclass

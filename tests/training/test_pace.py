@@ -8,7 +8,7 @@ from transformer_lab import models
 from transformer_lab.models.decoder import DecoderConfig, training_flops
 from transformer_lab.training import pace
 from transformer_lab.training.chips import CHIPS
-from transformer_lab.training.xla_flags import GPU, TPU, set_flags
+from transformer_lab.training.xla_flags import GPU, TPU, order_simulated, set_flags
 
 
 class Clock:
@@ -90,3 +90,17 @@ def test_flags_are_set_for_the_device_at_hand_and_never_on_a_cpu():
     for environment in ({"JAX_PLATFORMS": "cpu"}, {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--a=1"}):
         before = dict(environment)
         assert set_flags(environment) == "cpu" and environment == before
+
+
+def test_simulated_devices_run_their_collectives_in_one_order():
+    """Else the trial of one more family stops for good beside another process."""
+    eight = "--xla_force_host_platform_device_count=8"
+    own = f"{eight} --xla_cpu_multi_thread_eigen=true"
+    for told, wanted in (
+        ({}, {}),
+        ({"XLA_FLAGS": "--xla_dump_to=x"}, {"XLA_FLAGS": "--xla_dump_to=x"}),
+        ({"XLA_FLAGS": eight}, {"XLA_FLAGS": f"{eight} --xla_cpu_multi_thread_eigen=false"}),
+        ({"XLA_FLAGS": own}, {"XLA_FLAGS": own}),
+    ):
+        order_simulated(told)
+        assert told == wanted

@@ -1,4 +1,4 @@
-"""XLA's flags that let collectives run while the chip computes, by the switch --fast_xla."""
+"""XLA's flags: collectives while the chip computes (--fast_xla); simulated devices in order."""
 
 import glob
 import os
@@ -21,6 +21,19 @@ TPU = (
     "xla_tpu_enable_data_parallel_all_reduce_opt",
     "xla_tpu_data_parallel_opt_different_sized_ops",
 )
+
+
+# Simulated devices start the collectives of one program in orders that differ when XLA has threads
+# to spare: one device then waits in the first collective, another in the second, for ever.
+ORDERED = "xla_cpu_multi_thread_eigen"
+
+
+def order_simulated(environment: dict[str, str] = os.environ) -> None:
+    """Makes simulated devices (`--xla_force_host_platform_device_count`) run a program's operations
+    one after the other, unless the environment says how; to be called before JAX starts."""
+    told = environment.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" in told and ORDERED not in told:
+        environment["XLA_FLAGS"] = f"{told} --{ORDERED}=false"
 
 
 def set_flags(environment: dict[str, str] = os.environ, device: str | None = None) -> str:
