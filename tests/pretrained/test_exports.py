@@ -228,7 +228,7 @@ from dataclasses import replace
 
 from transformer_lab.pretrained import gpt2
 from transformer_lab.pretrained.decoders import architectures, name_map
-from transformer_lab.pretrained.names import JOINED, Rule, layers, norm, packed
+from transformer_lab.pretrained.names import JOINED, Rule, packed
 
 LAYER = {
     "attention_norm": "norm_1", "attention/out": "mix.out", "feed_forward_norm": "norm_2",
@@ -237,10 +237,9 @@ LAYER = {
 
 
 def names(config, pad):
-    rules = [Rule("positions/embedding", "places.weight"), *norm("decoder/final_norm", "norm")]
-    rules += layers(config, "decoder", "blocks", LAYER)
-    rules += packed("decoder/layer_{i}/attention", "blocks.{i}.mix.in.", JOINED)
-    return name_map(config, rules, "words.weight")
+    rules = packed("decoder/layer_{i}/attention", "blocks.{i}.mix.in.", JOINED)
+    rules.append(Rule("positions/embedding", "places.weight"))
+    return name_map(config, "words.weight", "blocks", LAYER, "norm", *rules)
 
 
 FAMILY = replace(

@@ -6,14 +6,11 @@ from transformer_lab.models.encoder import EncoderConfig
 from transformer_lab.pretrained import encoders
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.keys import words
-from transformer_lab.pretrained.names import NameMap
+from transformer_lab.pretrained.names import NameMap, within
 
 FIELDS = {
+    **encoders.SIZES,
     "vocab_size": ("vocab_size", 30522),
-    "hidden_size": ("width", 768),
-    "num_hidden_layers": ("layers", 12),
-    "num_attention_heads": ("heads", 12),
-    "intermediate_size": ("feed_forward_width", 3072),
     "hidden_act": ("activation", "gelu"),
     "max_position_embeddings": ("max_length", 512),
     "type_vocab_size": ("types", 2),
@@ -23,9 +20,7 @@ FIELDS = {
     "initializer_range": ("init_std", 0.02),
 }
 LAYER = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
+    **within("attention", "attention.self", query="query", key="key", value="value"),
     "attention/out": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
     "feed_forward/up": "intermediate.dense",

@@ -4,7 +4,7 @@ from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import architectures, name_map
 from transformer_lab.pretrained.keys import words
-from transformer_lab.pretrained.names import NameMap, interleaved, layers, norm, packed
+from transformer_lab.pretrained.names import NameMap, interleaved, norm, packed
 
 LAYER = {
     "attention_norm": "input_layernorm",
@@ -21,14 +21,11 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 
 
 def _names(config: DecoderConfig, pad: int) -> NameMap:
-    query_key_value = "transformer.h.{i}.self_attention.query_key_value."
-    rules = [
-        *norm("embedding_norm", "transformer.word_embeddings_layernorm"),
-        *norm("decoder/final_norm", "transformer.ln_f"),
-        *layers(config, "decoder", "transformer.h", LAYER),
-        *packed("decoder/layer_{i}/attention", query_key_value, interleaved(config.heads)),
-    ]
-    return name_map(config, rules, "transformer.word_embeddings.weight", prefix="transformer.")
+    body = "transformer.word_embeddings.weight", "transformer.h", LAYER, "transformer.ln_f"
+    theirs = "transformer.h.{i}.self_attention.query_key_value."
+    rules = packed("decoder/layer_{i}/attention", theirs, interleaved(config.heads))
+    rules += norm("embedding_norm", "transformer.word_embeddings_layernorm")
+    return name_map(config, *body, *rules)
 
 
 FAMILY = Family(

@@ -19,7 +19,8 @@ from transformer_lab.pretrained.core import (
 )
 from transformer_lab.pretrained.generation import GENERATION_KEYS
 from transformer_lab.pretrained.keys import ACTIVATIONS, words
-from transformer_lab.pretrained.names import NameMap, Rule, dense, layers, norm
+from transformer_lab.pretrained.marian import ATTENTION
+from transformer_lab.pretrained.names import NameMap, Rule, dense, layers, norm, within
 from transformer_lab.pretrained.vit import convolution, read_sizes, write_sizes
 
 LEGACY_EOS = 2  # in files older than the setting: the end token is the highest id
@@ -43,13 +44,9 @@ TEXT = TOWER | {
     "max_position_embeddings": ("max_length", 77),
 }
 LAYER = {  # in both towers
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.out_proj",
+    **within("attention", "self_attn", **ATTENTION),
     "attention_norm": "layer_norm1",
-    "feed_forward/up": "mlp.fc1",
-    "feed_forward/down": "mlp.fc2",
+    **within("feed_forward", "mlp", up="fc1", down="fc2"),
     "feed_forward_norm": "layer_norm2",
 }
 # What only training reads, and copies of the towers' settings that older files have.

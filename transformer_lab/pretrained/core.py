@@ -8,6 +8,7 @@ does not return has no place in that family.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,18 @@ from flax.traverse_util import flatten_dict
 
 from transformer_lab import models
 from transformer_lab.errors import LabError
+from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
 from transformer_lab.layers.config import RELATIVE, StackConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.pretrained.generation import GENERATION_KEYS, NO_TOKEN
 from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
 from transformer_lab.pretrained.names import NameMap, Shapes
 
-Fields = Mapping[str, tuple[str, Any]]  # their key -> our setting, what is meant without the key
+# Their key -> our setting, what is meant without the key. "mixer.state" is a setting of the mixer.
+Fields = Mapping[str, tuple[str, Any]]
 Tensors = Mapping[str, np.ndarray]
 Found = dict[str, Any]  # settings of ours
+PARTS = {"mixer": MixerConfig, "experts": ExpertsConfig}  # settings that are a config of their own
 
 # Keys that change no number in evaluation: names, versions, what is returned, training only.
 IRRELEVANT = words("""
@@ -117,7 +121,7 @@ class Family:
         if "heads" in found and "head_dim" not in found:
             found["head_dim"] = head_dim(settings, self.fields, found)
         settings.finish()
-        return models.family(self.kind).CONFIG(**found)
+        return models.family(self.kind).CONFIG(**gathered(found))
 
     def writing(self, config: Any, pad: int = NO_TOKEN) -> tuple[dict[str, Any], NameMap]:
         """Their settings of our model, special tokens aside, and where the weights go.
@@ -161,11 +165,20 @@ def read_table(settings: Settings, table: Fields, activations: Mapping[str, str]
     return {ours: readers[type(value)](key, value) for key, (ours, value) in table.items()}
 
 
+def gathered(found: Found) -> Found:
+    """The settings with those of a part, such as "mixer.state", put together as its config."""
+    whole = {name: value for name, value in found.items() if "." not in name}
+    for part, config in PARTS.items():
+        own = {name.split(".")[1]: x for name, x in found.items() if name.startswith(f"{part}.")}
+        whole |= {part: config(**own)} if own else {}
+    return whole
+
+
 def write_table(
     config: Any, table: Fields, activations: Mapping[str, str], model_type: str
 ) -> dict[str, Any]:
     """Their settings of a table."""
-    written = {key: getattr(config, ours) for key, (ours, _) in table.items()}
+    written = {key: attrgetter(ours)(config) for key, (ours, _) in table.items()}
     for key, (ours, default) in table.items():
         if isinstance(default, str):
             written[key] = activation_name(written[key], activations, ours, model_type)

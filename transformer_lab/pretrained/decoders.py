@@ -4,7 +4,7 @@ Rotary positions have an older and a newer spelling in Hugging Face's settings.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from transformer_lab.errors import LabError
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.keys import Settings
-from transformer_lab.pretrained.names import NameMap, Rule, Transform
+from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, Transform, layers, norm
 
 # Theirs -> ours. "dynamic" changes nothing up to max_position_embeddings, where our models end.
 SCALINGS = {
@@ -31,21 +31,36 @@ def architectures(title: str) -> tuple[str, ...]:
 
 def name_map(
     config: DecoderConfig,
-    rules: Iterable[Rule],
     embedding: str,
+    layer: str,
+    parts: Mapping[str, str],
+    final_norm: str,
+    *rules: Rule,
     head: str = "lm_head.weight",
+    kernel: Transform = TRANSPOSE,
     **more: Any,
 ) -> NameMap:
-    """A family's rules with those of embedding and head; files may hold a tied head too."""
+    """A family's names of the embedding, of the parts of a layer (see `names.layers`), of the norm
+    behind the last one ("" where there is none) and of the head; `rules` are those of all else.
+
+    Files may hold a tied head too. All names of the body begin as that of the embedding does.
+    """
     real, fill = config.vocab_size, config.table_rows - config.vocab_size
     # Rows that only fill our table up have no place in theirs.
     table = Transform(lambda x: x[:real], lambda x: [np.pad(x, ((0, fill), (0, 0)))])
-    rules = [Rule("embedding/embedding", embedding, table), *rules]
+    rules = [
+        Rule("embedding/embedding", embedding, table),
+        *layers(config, "decoder", layer, parts, kernel),
+        *rules,
+    ]
+    if final_norm:
+        rules += norm("decoder/final_norm", final_norm, config.norm != "rms_norm")
     copies = {name: embedding if config.tie_head else head for name in {head, "lm_head.weight"}}
     if not config.tie_head:
         del copies[head]
         rules.append(Rule("head/embedding", head, table))
-    return NameMap(tuple(rules), copies, **more)
+    prefix = embedding[: embedding.index(".") + 1]
+    return NameMap(tuple(rules), copies, prefix=prefix, **more)
 
 
 def read_rope(

@@ -5,16 +5,12 @@ from typing import Any
 from transformer_lab.models.encoder import EncoderConfig
 from transformer_lab.pretrained import encoders
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
-from transformer_lab.pretrained.names import NameMap
+from transformer_lab.pretrained.names import NameMap, within
 
 LAYER = {
-    "attention/query": "attention.q_lin",
-    "attention/key": "attention.k_lin",
-    "attention/value": "attention.v_lin",
-    "attention/out": "attention.out_lin",
+    **within("attention", "attention", query="q_lin", key="k_lin", value="v_lin", out="out_lin"),
     "attention_norm": "sa_layer_norm",
-    "feed_forward/up": "ffn.lin1",
-    "feed_forward/down": "ffn.lin2",
+    **within("feed_forward", "ffn", up="lin1", down="lin2"),
     "feed_forward_norm": "output_layer_norm",
 }
 HEADS = {

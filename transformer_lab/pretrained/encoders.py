@@ -33,6 +33,12 @@ MARKS = {  # a tensor that only models with the head have; the first that is fou
 }
 POOLER = "pooler.dense.weight"
 BODY = re.compile(r"(embeddings|encoder|transformer|pooler)\.")
+SIZES = {  # of the models called "base", also those of images
+    "hidden_size": ("width", 768),
+    "num_hidden_layers": ("layers", 12),
+    "num_attention_heads": ("heads", 12),
+    "intermediate_size": ("feed_forward_width", 3072),
+}
 CONSTANTS = {"positions": "learned"}
 FIXED = {"position_embedding_type": ("absolute",)}
 

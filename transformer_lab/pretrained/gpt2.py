@@ -4,7 +4,7 @@ from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import name_map
 from transformer_lab.pretrained.keys import words
-from transformer_lab.pretrained.names import JOINED, SAME, NameMap, Rule, layers, norm, packed
+from transformer_lab.pretrained.names import JOINED, SAME, NameMap, Rule, packed
 
 LAYER = {
     "attention_norm": "ln_1",
@@ -21,14 +21,11 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 
 def _names(config: DecoderConfig, pad: int) -> NameMap:
     layer = "transformer.h.{i}"
-    rules = [
-        Rule("positions/embedding", "transformer.wpe.weight"),
-        *norm("decoder/final_norm", "transformer.ln_f"),
-        *layers(config, "decoder", "transformer.h", LAYER, SAME),  # their kernels are [in, out] too
-        *packed("decoder/layer_{i}/attention", f"{layer}.attn.c_attn.", JOINED),
-    ]
+    body = "transformer.wte.weight", "transformer.h", LAYER, "transformer.ln_f"
+    rules = packed("decoder/layer_{i}/attention", f"{layer}.attn.c_attn.", JOINED)
+    rules.append(Rule("positions/embedding", "transformer.wpe.weight"))
     buffers = frozenset([f"{layer}.attn.bias", f"{layer}.attn.masked_bias"])
-    return name_map(config, rules, "transformer.wte.weight", prefix="transformer.", unused=buffers)
+    return name_map(config, *body, *rules, kernel=SAME, unused=buffers)  # kernels are [in, out] too
 
 
 FAMILY = Family(

@@ -3,9 +3,10 @@
 from typing import Any
 
 from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.pretrained import bloom
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors, head_dim
 from transformer_lab.pretrained.decoders import architectures, name_map, read_rope, write_rope
-from transformer_lab.pretrained.names import NameMap, interleaved, layers, norm, packed
+from transformer_lab.pretrained.names import NameMap, interleaved, packed
 
 FIELDS = {
     "vocab_size": ("vocab_size", 50432),
@@ -22,13 +23,7 @@ FIELDS = {
     "attention_dropout": ("attention_dropout", 0.0),
     "initializer_range": ("init_std", 0.02),
 }
-LAYER = {
-    "attention_norm": "input_layernorm",
-    "attention/out": "attention.dense",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward/up": "mlp.dense_h_to_4h",
-    "feed_forward/down": "mlp.dense_4h_to_h",
-}
+LAYER = bloom.LAYER | {"attention/out": "attention.dense"}
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
@@ -52,20 +47,12 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
 
 def _names(config: DecoderConfig, pad: int) -> NameMap:
     attention = "gpt_neox.layers.{i}.attention"
-    query_key_value = f"{attention}.query_key_value."
-    rules = [
-        *norm("decoder/final_norm", "gpt_neox.final_layer_norm"),
-        *layers(config, "decoder", "gpt_neox.layers", LAYER),
-        *packed(
-            "decoder/layer_{i}/attention",
-            query_key_value,
-            interleaved(config.heads),
-            config.attention_bias,
-        ),
-    ]
+    body = "gpt_neox.embed_in.weight", "gpt_neox.layers", LAYER, "gpt_neox.final_layer_norm"
+    how = interleaved(config.heads), config.attention_bias
+    rules = packed("decoder/layer_{i}/attention", f"{attention}.query_key_value.", *how)
     buffers = frozenset(f"{attention}.{x}" for x in ("bias", "masked_bias", "rotary_emb.inv_freq"))
-    table, head = "gpt_neox.embed_in.weight", "embed_out.weight"  # lm_head.weight in some files
-    return name_map(config, rules, table, head, prefix="gpt_neox.", unused=buffers)
+    # The head is called lm_head.weight in some files.
+    return name_map(config, *body, *rules, head="embed_out.weight", unused=buffers)
 
 
 FAMILY = Family(

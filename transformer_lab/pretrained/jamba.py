@@ -3,19 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
 from transformer_lab.models.decoder import DecoderConfig
-from transformer_lab.pretrained import llama, mamba, mixtral
-from transformer_lab.pretrained.core import Found, Settings, Tensors
+from transformer_lab.pretrained import llama, mamba, mistral, mixtral
+from transformer_lab.pretrained.core import Found, Settings, Tensors, read_table, write_table
 from transformer_lab.pretrained.decoders import architectures, name_map
-from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, experts, layers, norm
+from transformer_lab.pretrained.keys import words
+from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, experts, norm
 
-NAMES = {
-    "expand": "mamba_expand",
-    "state": "mamba_d_state",
-    "convolution": "mamba_d_conv",
-    "bias": "mamba_proj_bias",
-    "convolution_bias": "mamba_conv_bias",
+MIXER = {
+    "mamba_d_state": ("mixer.state", 16),
+    "mamba_d_conv": ("mixer.convolution", 4),
+    "mamba_proj_bias": ("mixer.bias", False),
+    "mamba_conv_bias": ("mixer.convolution_bias", True),
 }
 NORMS = {"step_norm": "dt_layernorm", "write_norm": "b_layernorm", "read_norm": "c_layernorm"}
 PLACES = {"attn_layer": ("attention", 8, 4), "expert_layer": ("experts", 2, 1)}  # their defaults
@@ -33,19 +32,19 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         f"{'attention' if attends else 'mamba'}/{'experts' if many else 'dense'}"
         for attends, many in zip(*(has[part] for part in ("attention", "experts")), strict=True)
     )
-    count = settings.integer("num_experts", 16)
-    if count == 1:  # it means that there are none
-        settings.ignore(["num_experts_per_tok", "router_aux_loss_coef"])
-        kinds, own = tuple(kind.replace("experts", "dense") for kind in kinds), ExpertsConfig()
+    own: Found = {"experts.count": settings.integer("num_experts", 16)}
+    if own["experts.count"] == 1:  # it means that there are none
+        settings.ignore(mixtral.EXPERTS)
+        kinds, own = tuple(kind.replace("experts", "dense") for kind in kinds), {}
     else:
-        own = mixtral.read_experts(settings, count, renormalize=False)
-    more = mamba.read_mixer(
-        settings, found, NAMES, step_rank=mamba.read_rank(settings, found, "mamba_dt_rank"),
-        inner_norms=True, norm_epsilon=found["norm_epsilon"],
-    )  # fmt: skip
+        own |= read_table(settings, mixtral.EXPERTS, {}) | {"experts.renormalize": False}
     settings.values.setdefault("num_key_value_heads", 8)
-    sizes = llama.read_heads(settings, found)
-    return sizes | {"experts": own, "mixer": MixerConfig(**more), "layer_kinds": kinds}
+    return own | llama.read_heads(settings, found) | {
+        "layer_kinds": kinds,
+        "mixer.inner_width": settings.integer("mamba_expand", 2) * found["width"],
+        "mixer.step_rank": mamba.read_rank(settings, found, "mamba_dt_rank"),
+        "mixer.norm_epsilon": found["norm_epsilon"],
+    }  # fmt: skip
 
 
 def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
@@ -61,11 +60,12 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
         fits = (pair for pair in pairs if has[part] == _at(*pair, config.layers))
         period, offset = next(fits, (1, 0))
         written |= {f"{name}_period": period, f"{name}_offset": offset}
-    written |= mixtral.write_experts(config)
-    written["num_experts"] = config.experts.count if any(has["experts"]) else 1
-    written["intermediate_size"] = config.feed_forward_width
-    rank = {"mamba_dt_rank": config.mixer.step_rank}
-    return written | rank | mamba.write_mixer(config, NAMES) | llama.write_heads(config)
+    written |= write_table(config, mixtral.EXPERTS, {}, "jamba") | llama.write_heads(config)
+    return written | {
+        "num_experts": config.experts.count if any(has["experts"]) else 1,
+        "mamba_dt_rank": config.mixer.step_rank,
+        "mamba_expand": config.mixer.inner_width // config.width,
+    }
 
 
 def _at(period: int, offset: int, count: int) -> list[bool]:
@@ -76,15 +76,13 @@ def _names(config: DecoderConfig, pad: int) -> NameMap:
     layer, ours = "model.layers.{i}", "decoder/layer_{i}"
     each = config.each_layer()
     mixers, forwards = {one.mixer.kind for one in each}, {one.feed_forward for one in each}
-    rules = norm("decoder/final_norm", "model.final_layernorm", bias=False)
-    parts, others = {"feed_forward_norm": "pre_ff_layernorm"}, ()
+    rules, parts, others = list[Rule](), {"feed_forward_norm": "pre_ff_layernorm"}, ()
     for kind, name in (("attention", "attention_norm"), ("mamba", "mixer_norm")):
         parts |= {name: "input_layernorm"} if kind in mixers else {}
     for part in ("query", "key", "value", "out") if "attention" in mixers else ():
         parts[f"attention/{part}"] = f"self_attn.{part[0]}_proj"
     for part in ("gate", "up", "down") if "dense" in forwards else ():
         parts[f"feed_forward/{part}"] = f"feed_forward.{part}_proj"
-    rules += layers(config, "decoder", "model.layers", parts)
     if "mamba" in mixers:
         rules += mamba.selective_rules(config, f"{layer}.mamba")
         for name, theirs in NORMS.items():
@@ -95,23 +93,28 @@ def _names(config: DecoderConfig, pad: int) -> NameMap:
         kernels = {part: f"{part}_proj" for part in ("gate", "up", "down")}
         rules += experts(config, f"{ours}/feed_forward", f"{block}.experts.{{e}}", kernels)
         others = mixtral.packed_experts(f"{block}.experts")
-    return name_map(config, rules, "model.embed_tokens.weight", prefix="model.", others=others)
+    body = "model.embed_tokens.weight", "model.layers", parts, "model.final_layernorm"
+    return name_map(config, *body, *rules, others=others)
 
 
 FAMILY = replace(
-    mixtral.FAMILY,
+    mistral.FAMILY,
     model_type="jamba",
     architectures=architectures("Jamba"),
     fields={
-        **mixtral.FAMILY.fields,
+        **mistral.FAMILY.fields,
+        **MIXER,
         "vocab_size": ("vocab_size", 65536),
         "intermediate_size": ("feed_forward_width", 14336),
         "max_position_embeddings": ("max_length", 262144),
         "rms_norm_eps": ("norm_epsilon", 1e-6),
     },
-    constants=mixtral.FAMILY.constants | {"positions": "none"},
+    constants=mistral.FAMILY.constants | {"positions": "none", "mixer.inner_norms": True},
     names=_names,
-    ignored=mamba.IGNORED | {"output_router_logits", "use_mamba_kernels", "num_logits_to_keep"},
+    ignored=mamba.IGNORED
+    | words(
+        "num_logits_to_keep output_router_logits time_step_max time_step_min use_mamba_kernels"
+    ),
     aliases={"num_local_experts": "num_experts"},
     read=_read,
     write=_write,

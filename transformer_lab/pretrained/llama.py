@@ -1,5 +1,6 @@
 """LLaMA (Touvron 2023), as in Hugging Face's `llama`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformer_lab.models.decoder import DecoderConfig
@@ -7,7 +8,7 @@ from transformer_lab.ops.activations import GATED
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors, head_dim
 from transformer_lab.pretrained.decoders import architectures, name_map, read_rope, write_rope
 from transformer_lab.pretrained.keys import ACTIVATIONS
-from transformer_lab.pretrained.names import NameMap, Rule, layers, norm
+from transformer_lab.pretrained.names import NameMap, Rule, within
 
 FIELDS = {
     "vocab_size": ("vocab_size", 32000),
@@ -26,14 +27,9 @@ FIELDS = {
 }
 LAYER = {
     "attention_norm": "input_layernorm",
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.o_proj",
+    **within("attention", "self_attn", query="q_proj", key="k_proj", value="v_proj", out="o_proj"),
     "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward/gate": "mlp.gate_proj",
-    "feed_forward/up": "mlp.up_proj",
-    "feed_forward/down": "mlp.down_proj",
+    **within("feed_forward", "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
 }
 # Their activation is the gate's.
 _OURS = {inner: gated for gated, inner in GATED.items()}
@@ -67,19 +63,11 @@ def write_heads(config: DecoderConfig) -> dict[str, Any]:
     return {"head_dim": config.head_dim, "num_key_value_heads": config.key_value_heads}
 
 
-def names(config: DecoderConfig, pad: int) -> NameMap:
-    """The table, of this and of the families built alike."""
-    return name_map_of(config, layers(config, "decoder", "model.layers", LAYER))
-
-
-def name_map_of(config: DecoderConfig, rules: list[Rule], **more: Any) -> NameMap:
-    """The rules of the layers with those around them."""
-    rules = norm("decoder/final_norm", "model.norm", bias=False) + rules
+def names(config: DecoderConfig, parts: Mapping[str, str], *rules: Rule, **more: Any) -> NameMap:
+    """The name map of this and of the families built alike, whose layers have these parts."""
+    body = "model.embed_tokens.weight", "model.layers", parts, "model.norm"
     buffers = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
-    return name_map(
-        config, rules, "model.embed_tokens.weight", prefix="model.", unused=frozenset(buffers),
-        **more,
-    )  # fmt: skip
+    return name_map(config, *body, *rules, unused=frozenset(buffers), **more)
 
 
 FAMILY = Family(
@@ -87,7 +75,7 @@ FAMILY = Family(
     "decoder",
     architectures("Llama"),
     FIELDS,
-    names,
+    lambda config, pad: names(config, LAYER),
     constants={"norm": "rms_norm", "dropout": 0.0, "depth_scaled_init": False},
     fixed={"pretraining_tp": (1,)},
     activations=GATES,

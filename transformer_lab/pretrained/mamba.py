@@ -3,20 +3,11 @@
 import math
 from typing import Any
 
-from transformer_lab.layers.block_config import MixerConfig
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import architectures, name_map
 from transformer_lab.pretrained.keys import words
-from transformer_lab.pretrained.names import (
-    CONVOLUTION,
-    TRANSPOSE,
-    NameMap,
-    Rule,
-    dense,
-    layers,
-    norm,
-)
+from transformer_lab.pretrained.names import CONVOLUTION, TRANSPOSE, NameMap, Rule, dense
 
 FIELDS = {
     "vocab_size": ("vocab_size", 50280),
@@ -25,6 +16,12 @@ FIELDS = {
     "layer_norm_epsilon": ("norm_epsilon", 1e-5),
     "tie_word_embeddings": ("tie_head", True),
     "initializer_range": ("init_std", 0.1),
+    "state_size": ("mixer.state", 16),
+    "conv_kernel": ("mixer.convolution", 4),
+    "use_bias": ("mixer.bias", False),
+    "use_conv_bias": ("mixer.convolution_bias", True),
+    "time_step_min": ("mixer.step_min", 1e-3),
+    "time_step_max": ("mixer.step_max", 0.1),
 }
 OURS = "decoder/layer_{i}/mixer"
 CONSTANTS = {
@@ -43,28 +40,11 @@ IGNORED = words("""
 IGNORED |= words("d_inner d_model n_layer pad_vocab_size_multiple rms_norm ssm_cfg")  # in old files
 
 
-def read_mixer(settings: Settings, found: Found, names: dict[str, str], **more: Any) -> Found:
-    """The settings that the families of state spaces share, under the names that each has."""
-    inner = settings.integer(names["expand"], 2) * found["width"]
-    if "feed_forward_width" not in found:
-        settings.fix({"intermediate_size": (inner,)})
-    return {
-        "inner_width": inner,
-        "state": settings.integer(names["state"], more.pop("state", 16)),
-        "convolution": settings.integer(names["convolution"], 4),
-        "bias": settings.flag(names["bias"], False),
-        "convolution_bias": settings.flag(names["convolution_bias"], True),
-        "step_min": settings.number("time_step_min", 1e-3),
-        "step_max": settings.number("time_step_max", 0.1),
-        **more,
-    }
-
-
-def write_mixer(config: DecoderConfig, names: dict[str, str]) -> dict[str, Any]:
-    """Theirs of the same."""
-    own = config.mixer
-    written = {key: getattr(own, ours) for ours, key in names.items() if ours != "expand"}
-    return written | {names["expand"]: own.inner_width // config.width}
+def read_inner_width(settings: Settings, found: Found) -> int:
+    """The width between the two projections, which theirs says as a multiple and perhaps again."""
+    inner = settings.integer("expand", 2) * found["width"]
+    settings.fix({"intermediate_size": (inner,)})
+    return inner
 
 
 def read_rank(settings: Settings, found: Found, key: str) -> int:
@@ -97,27 +77,25 @@ def selective_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
     ]
 
 
-def name_map_of(config: DecoderConfig, rules: list[Rule]) -> NameMap:
+def names(config: DecoderConfig, *rules: Rule) -> NameMap:
     """The rules of the mixers with those around them."""
-    rules = norm("decoder/final_norm", "backbone.norm_f", bias=False) + rules
-    rules += layers(config, "decoder", "backbone.layers", {"mixer_norm": "norm"})
+    parts = {"mixer_norm": "norm"}
+    body = "backbone.embeddings.weight", "backbone.layers", parts, "backbone.norm_f"
     rename = lambda name: name.replace("backbone.embedding.", "backbone.embeddings.")  # noqa: E731
-    return name_map(config, rules, "backbone.embeddings.weight", prefix="backbone.", rename=rename)
-
-
-NAMES = {
-    "expand": "expand",
-    "state": "state_size",
-    "convolution": "conv_kernel",
-    "bias": "use_bias",
-    "convolution_bias": "use_conv_bias",
-}
+    return name_map(config, *body, *rules, rename=rename)
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    rank = read_rank(settings, found, "time_step_rank")
-    more = read_mixer(settings, found, NAMES, step_rank=rank)
-    return {"mixer": MixerConfig("mamba", **more)}
+    return {
+        "mixer.inner_width": read_inner_width(settings, found),
+        "mixer.step_rank": read_rank(settings, found, "time_step_rank"),
+    }
+
+
+def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
+    own = config.mixer
+    sizes = {"expand": own.inner_width // config.width, "time_step_rank": own.step_rank}
+    return sizes | {"hidden_act": "silu"}
 
 
 FAMILY = Family(
@@ -125,14 +103,11 @@ FAMILY = Family(
     "decoder",
     architectures("Mamba"),
     FIELDS,
-    lambda config, pad: name_map_of(config, selective_rules(config, "backbone.layers.{i}.mixer")),
-    constants=CONSTANTS,
+    lambda config, pad: names(config, *selective_rules(config, "backbone.layers.{i}.mixer")),
+    constants=CONSTANTS | {"mixer.kind": "mamba"},
     fixed={"hidden_act": ("silu", "swish")},
     ignored=IGNORED,
     read=_read,
-    write=lambda config, pad: (
-        write_mixer(config, NAMES)
-        | {"time_step_rank": config.mixer.step_rank, "hidden_act": "silu"}
-    ),
+    write=_write,
     idle=lambda config: {"max_length"},
 )

@@ -3,26 +3,21 @@
 import math
 from typing import Any
 
-from transformer_lab.layers.block_config import MixerConfig
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained import mamba
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import architectures
 from transformer_lab.pretrained.names import NameMap, Rule
 
-NAMES = mamba.NAMES | {"state_heads": "num_heads", "state_groups": "n_groups"}
-
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    heads = settings.integer("num_heads", 128)
-    more = mamba.read_mixer(
-        settings, found, NAMES, state=128, state_heads=heads, norm_epsilon=found["norm_epsilon"]
-    )
-    more["state_groups"] = settings.integer("n_groups", 8)
-    if settings.integer("head_dim", 64) * heads != more["inner_width"]:
-        raise settings.error("head_dim", f"times num_heads it must be {more['inner_width']}")
+    inner = mamba.read_inner_width(settings, found)
+    if settings.integer("head_dim", 64) * found["mixer.state_heads"] != inner:
+        raise settings.error("head_dim", f"times num_heads it must be {inner}")
     low, high = _limits(settings)
-    return {"mixer": MixerConfig("mamba2", step_low=low, step_high=high, **more)}
+    own = {"inner_width": inner, "norm_epsilon": found["norm_epsilon"]}
+    own |= {"step_low": low, "step_high": high}
+    return {f"mixer.{name}": value for name, value in own.items()}
 
 
 def _limits(settings: Settings) -> tuple[float, float]:
@@ -40,7 +35,8 @@ def _limits(settings: Settings) -> tuple[float, float]:
 def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
     own = config.mixer
     high = own.step_high or {"__float__": "Infinity"}
-    return mamba.write_mixer(config, NAMES) | {
+    return {
+        "expand": own.inner_width // config.width,
         "head_dim": own.inner_width // own.state_heads,
         "time_step_limit": [own.step_low, high],
         "hidden_act": "silu",
@@ -52,7 +48,7 @@ def _names(config: DecoderConfig, pad: int) -> NameMap:
     rules = mamba.shared_rules(config, theirs)
     rules.append(Rule(f"{mamba.OURS}/step_bias", f"{theirs}.dt_bias"))
     rules.append(Rule(f"{mamba.OURS}/scale", f"{theirs}.norm.weight"))
-    return mamba.name_map_of(config, rules)
+    return mamba.names(config, *rules)
 
 
 FAMILY = Family(
@@ -65,9 +61,12 @@ FAMILY = Family(
         "hidden_size": ("width", 4096),
         "num_hidden_layers": ("layers", 64),
         "tie_word_embeddings": ("tie_head", False),
+        "state_size": ("mixer.state", 128),
+        "num_heads": ("mixer.state_heads", 128),
+        "n_groups": ("mixer.state_groups", 8),
     },
     _names,
-    constants=mamba.CONSTANTS,
+    constants=mamba.CONSTANTS | {"mixer.kind": "mamba2"},
     fixed={
         "hidden_act": ("silu", "swish"),
         "rms_norm": (True,),

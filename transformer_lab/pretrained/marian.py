@@ -22,6 +22,7 @@ from transformer_lab.pretrained.names import (
     agrees,
     differ,
     layers,
+    within,
 )
 
 FIELDS = {
@@ -41,21 +42,16 @@ POSITIONS = {  # ours -> where a file may have the table
 }
 SHARED, HEAD, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 LAYER = {
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.out_proj",
+    **within("attention", "self_attn", **ATTENTION),
     "attention_norm": "self_attn_layer_norm",
     "feed_forward/up": "fc1",
     "feed_forward/down": "fc2",
     "feed_forward_norm": "final_layer_norm",
 }
-CROSS = {
-    f"cross_{ours}": theirs.replace("self", "encoder")
-    for ours, theirs in LAYER.items()
-    if ours.startswith("attention")
-}
+CROSS = within("cross_attention", "encoder_attn", **ATTENTION)
+CROSS["cross_attention_norm"] = "encoder_attn_layer_norm"
 
 
 def read_sizes(settings: Settings) -> dict[str, int]:

@@ -97,6 +97,11 @@ def norm(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
     return [scale, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [scale]
 
 
+def within(ours: str, theirs: str, **parts: str) -> dict[str, str]:
+    """Their names of the parts of a module, such as "self_attn.q_proj" of "attention/query"."""
+    return {f"{ours}/{part}": f"{theirs}.{name}" for part, name in parts.items()}
+
+
 def layers(
     config: StackConfig,
     ours: str,

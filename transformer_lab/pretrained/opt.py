@@ -6,7 +6,7 @@ from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import architectures, name_map
 from transformer_lab.pretrained.marian import LAYER
-from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, behind, layers, norm
+from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, behind
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
@@ -28,16 +28,15 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
 
 
 def _names(config: DecoderConfig, pad: int) -> NameMap:
-    stack = "model.decoder"
+    stack, normed = "model.decoder", config.norm_place == "pre" and config.final_norm
+    body = f"{stack}.embed_tokens.weight", f"{stack}.layers", LAYER
+    final_norm = f"{stack}.final_layer_norm" if normed else ""
     rules = [Rule("positions/embedding", f"{stack}.embed_positions.weight", behind(2))]
     if config.embedding_width is not None:
         for part in ("in", "out"):
             name = f"{stack}.project_{part}.weight"
             rules.append(Rule(f"embedding_{part}/kernel", name, TRANSPOSE))
-    if config.norm_place == "pre" and config.final_norm:
-        rules += norm("decoder/final_norm", f"{stack}.final_layer_norm")
-    rules += layers(config, "decoder", f"{stack}.layers", LAYER)
-    return name_map(config, rules, f"{stack}.embed_tokens.weight", prefix="model.")
+    return name_map(config, *body, final_norm, *rules)
 
 
 FAMILY = Family(

@@ -8,10 +8,9 @@ from transformer_lab.layers.block_config import MixerConfig
 from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.core import Family, Found, Settings, Tensors
 from transformer_lab.pretrained.decoders import architectures, name_map
-from transformer_lab.pretrained.names import NameMap, Rule, Transform, dense, layers, norm
+from transformer_lab.pretrained.names import NameMap, Rule, Transform, dense, norm
 
 MIX = Transform(lambda x: x[None, None], lambda x: [np.reshape(x, -1)])  # [D] is [1, 1, D]
-PARTS = {"attention": ("mixer", "value"), "feed_forward": ("feed_forward", "")}
 NORMS = {"mixer_norm": "ln1", "feed_forward_norm": "ln2"}
 
 
@@ -34,11 +33,9 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
 
 
 def _names(config: DecoderConfig, pad: int) -> NameMap:
-    rules = norm("embedding_norm", "rwkv.blocks.0.pre_ln") + norm(
-        "decoder/final_norm", "rwkv.ln_out"
-    )
-    rules += layers(config, "decoder", "rwkv.blocks", NORMS)
+    body = "rwkv.embeddings.weight", "rwkv.blocks", NORMS, "rwkv.ln_out"
     ours, theirs = "decoder/layer_{i}", "rwkv.blocks.{i}"
+    rules = norm("embedding_norm", "rwkv.blocks.0.pre_ln")
     for part in ("key", "value", "receptance"):
         rules += dense(f"{ours}/mixer/{part}", f"{theirs}.attention.{part}", False)
         rules += dense(f"{ours}/feed_forward/{part}", f"{theirs}.feed_forward.{part}", False)
@@ -50,7 +47,7 @@ def _names(config: DecoderConfig, pad: int) -> NameMap:
     rules += dense(f"{ours}/mixer/out", f"{theirs}.attention.output", False)
     rules.append(Rule(f"{ours}/mixer/log_decay", f"{theirs}.attention.time_decay"))
     rules.append(Rule(f"{ours}/mixer/bonus", f"{theirs}.attention.time_first"))
-    return name_map(config, rules, "rwkv.embeddings.weight", "head.weight", prefix="rwkv.")
+    return name_map(config, *body, *rules, head="head.weight")
 
 
 FAMILY = Family(

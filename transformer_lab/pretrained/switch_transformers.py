@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from transformer_lab.layers.block_config import ExpertsConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.pretrained import t5
 from transformer_lab.pretrained.core import Found, Settings, Tensors
@@ -32,16 +31,6 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         sparse = settings.integer(f"num_sparse_{stack}_layers", 3, least=0)
         settings.fix({f"{stack}_sparse_step": (_step(number, sparse),)})
         kinds[stack] = _kinds(number, sparse)
-    own = ExpertsConfig(
-        count=settings.integer("num_experts", 8),
-        top_k=1,
-        renormalize=False,
-        capacity=settings.integer("expert_capacity", 64),
-        jitter=settings.number("router_jitter_noise", 0.01),
-        router_bias=settings.flag("router_bias", False),
-        balance_loss=settings.number("router_aux_loss_coef", 0.001),
-        z_loss=settings.number("router_z_loss_coef", 0.001),
-    )
     settings.fix({"feed_forward_proj": (settings.values.get("dense_act_fn", "relu"),)})
     return {
         "scale_output": found["tie_head"],
@@ -50,24 +39,17 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         "attention_dropout": found["dropout"],
         "layer_kinds": kinds["encoder"],
         "decoder_layer_kinds": kinds["decoder"],
-        "experts": own,
     }
 
 
 def _write(config: EncoderDecoderConfig, pad: int) -> dict[str, Any]:
-    own, written = config.experts, {"num_decoder_layers": config.decoder.layers}
+    written = {"num_decoder_layers": config.decoder.layers}
+    written["expert_capacity"] = config.experts.capacity or config.max_length
     for name, stack in (("encoder", config), ("decoder", config.decoder)):
         has = tuple(f"full/{stack.layer(i).feed_forward}" for i in range(stack.layers))
         fits = (n for n in range(stack.layers + 2) if _kinds(stack.layers, n) == has)
         written[f"num_sparse_{name}_layers"] = next(fits, 0)
-    return written | {
-        "num_experts": own.count,
-        "expert_capacity": own.capacity or config.max_length,
-        "router_jitter_noise": own.jitter,
-        "router_bias": own.router_bias,
-        "router_aux_loss_coef": own.balance_loss,
-        "router_z_loss_coef": own.z_loss,
-    }
+    return written
 
 
 def _forward(config: EncoderDecoderConfig, name: str, last: int) -> list[Rule]:
@@ -111,7 +93,14 @@ FAMILY = replace(
         "num_layers": ("layers", 12),
         "num_heads": ("heads", 12),
         "dense_act_fn": ("activation", "relu"),
+        "num_experts": ("experts.count", 8),
+        "expert_capacity": ("experts.capacity", 64),
+        "router_jitter_noise": ("experts.jitter", 0.01),
+        "router_bias": ("experts.router_bias", False),
+        "router_aux_loss_coef": ("experts.balance_loss", 0.001),
+        "router_z_loss_coef": ("experts.z_loss", 0.001),
     },
+    constants=t5.FAMILY.constants | {"experts.top_k": 1, "experts.renormalize": False},
     names=_names,
     fixed={
         "is_gated_act": (False,),

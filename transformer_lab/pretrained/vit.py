@@ -12,15 +12,21 @@ from transformer_lab.pretrained.core import (
     label_names,
     label_settings,
 )
-from transformer_lab.pretrained.encoders import BODY, POOLER
+from transformer_lab.pretrained.encoders import BODY, POOLER, SIZES
 from transformer_lab.pretrained.keys import ACTIVATIONS
-from transformer_lab.pretrained.names import ROW, NameMap, Rule, Transform, dense, layers, norm
+from transformer_lab.pretrained.names import (
+    ROW,
+    NameMap,
+    Rule,
+    Transform,
+    dense,
+    layers,
+    norm,
+    within,
+)
 
 FIELDS = {
-    "hidden_size": ("width", 768),
-    "num_hidden_layers": ("layers", 12),
-    "num_attention_heads": ("heads", 12),
-    "intermediate_size": ("feed_forward_width", 3072),
+    **SIZES,
     "hidden_act": ("activation", "gelu"),
     "layer_norm_eps": ("norm_epsilon", 1e-12),
     "num_channels": ("channels", 3),
@@ -29,11 +35,9 @@ FIELDS = {
     "attention_probs_dropout_prob": ("attention_dropout", 0.0),
     "initializer_range": ("init_std", 0.02),
 }
-SIZES = {"image_size": 224, "patch_size": 16}
+IMAGE_SIZES = {"image_size": 224, "patch_size": 16}
 LAYER = {
-    "attention/query": "attention.attention.query",
-    "attention/key": "attention.attention.key",
-    "attention/value": "attention.attention.value",
+    **within("attention", "attention.attention", query="query", key="key", value="value"),
     "attention/out": "attention.output.dense",
     "attention_norm": "layernorm_before",
     "feed_forward/up": "intermediate.dense",
@@ -92,7 +96,7 @@ def family(model_type: str, title: str) -> Family:
 def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]]:
     """A number, or height and width."""
     found = {}
-    for name, default in (SIZES | {"patch_size": patch}).items():
+    for name, default in (IMAGE_SIZES | {"patch_size": patch}).items():
         value = settings.raw(name, default)
         pair = value if isinstance(value, list) else [value] * 2
         if len(pair) != 2 or not all(type(size) is int and 0 < size < 2**16 for size in pair):
@@ -103,7 +107,7 @@ def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]
 
 def write_sizes(config: VisionConfig) -> dict[str, int | list[int]]:
     """The same to theirs."""
-    pairs = {name: getattr(config, name) for name in SIZES}
+    pairs = {name: getattr(config, name) for name in IMAGE_SIZES}
     return {name: size[0] if size[0] == size[1] else list(size) for name, size in pairs.items()}
 
 
