@@ -41,7 +41,7 @@ SCANS = {  # of ops.scan: entries of a head's value and key, decays of a head, a
     "mamba": (1, 16, 16, "steps"),  # Gu 2023
     "rwkv": (1, 1, 1, "associative"),  # Peng 2023
 }
-KINDS = ("self_attention", "window", "recurrence", "convolution", *SCANS)
+KINDS = ("self_attention", "window", "squares", "recurrence", "convolution", *SCANS)
 
 
 def get_experiment(scale: str) -> Experiment:
@@ -80,6 +80,9 @@ def layer(kind: str, x, weights):
         decay = -jax.nn.softplus(key[..., :decays]) if decays else jnp.zeros((1, t, 1, 1))
         return scan.recurrence(key, key, value, decay, way=way, chunk=16 if decays > 1 else 64)[0]
     heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
+    if kind == "squares":  # as Swin's windows: in each, all attend to all
+        parts = heads.reshape(-1, t // WINDOW, WINDOW, HEAD)
+        return attend(parts, parts, parts)[0]
     if kind == "window":
         return local_attend(heads, heads, heads, Visible(window=WINDOW))
     return attend(heads, heads, heads)[0]

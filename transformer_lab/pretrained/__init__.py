@@ -15,6 +15,7 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError, fits
 from transformer_lab.kinds import kind as kind_of
 from transformer_lab.kinds import kinds
+from transformer_lab.models import Pictures, Towers
 from transformer_lab.pretrained.core import LABELLED, Family, label_names, label_settings
 from transformer_lab.pretrained.generation import (
     SpecialIds,
@@ -125,7 +126,7 @@ def export(
     alone, generation = record.kind != "encoder_decoder", None
     if RUNNERS[record.kind].generate:
         generation = write_generation(special, decode, config.max_length, alone)
-    if record.kind not in ("vision", "two_towers"):
+    if not isinstance(config, Pictures | Towers):
         # The special tokens stand in both: a model's own computation uses the padding's.
         values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
@@ -134,9 +135,10 @@ def export(
 def describe(model: Pretrained) -> str:
     """One line about what was read."""
     count = sum(value.size for value in flatten_dict(model.params).values())
-    reads = f"up to {model.config.max_length} tokens"
-    if model.kind == "vision":
+    if isinstance(model.config, Pictures):
         reads = f"images of {'x'.join(map(str, model.config.image_size))}"
+    else:
+        reads = f"up to {model.config.max_length} tokens"
     if model.kind == "two_towers":
         reads += f" and images of {'x'.join(map(str, model.config.image.image_size))}"
     shown = f"{model.model_type}: {count:,} parameters, {reads}"

@@ -165,6 +165,13 @@ def _vision(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     return {name: (value, None) for name, value in found.items()}
 
 
+def _swin(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """States of the last stage, their mean, and the classes' logits."""
+    out = _applied("swin", config)(params, _images(inputs))
+    names = {"hidden": "last_hidden_state", "features": "pooler_output", "logits": "logits"}
+    return {names[name]: (value, None) for name, value in out.items()}
+
+
 def _two_towers(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     """Vectors of images and of texts, and their logits."""
     (ids, mask), images = _tokens(inputs, config.vocab_size), _images(inputs)
@@ -240,5 +247,6 @@ RUNNERS = {  # by kind of model
     "encoder": Runner((*TEXT, "token_type_ids"), _encoder),
     "encoder_decoder": Runner((*TEXT, "decoder_input_ids"), _encoder_decoder, _translate),
     "vision": Runner(("pixel_values",), _vision),
+    "swin": Runner(("pixel_values",), _swin),
     "two_towers": Runner((*TEXT, "pixel_values"), _two_towers),
 }

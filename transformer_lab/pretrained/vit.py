@@ -105,13 +105,13 @@ def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]
     return found
 
 
-def write_sizes(config: VisionConfig) -> dict[str, int | list[int]]:
+def write_sizes(config: Any) -> dict[str, int | list[int]]:
     """The same to theirs."""
     pairs = {name: getattr(config, name) for name in IMAGE_SIZES}
     return {name: size[0] if size[0] == size[1] else list(size) for name, size in pairs.items()}
 
 
-def convolution(config: VisionConfig) -> Transform:
+def convolution(config: Any) -> Transform:
     """The kernel of patches [h w c, d] of ours as their convolution's [d, c, h, w]."""
     patch = (*config.patch_size, config.channels)
     return Transform(

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from transformer_lab import tasks
 from transformer_lab.errors import LabError
+from transformer_lab.models import Pictures, Towers
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.beside import read_pixels, read_tokenizer
 from transformer_lab.training import runs
@@ -29,9 +30,7 @@ TASKS = {  # of a run, by the model's kind or its head
     "tokens": "tagging",
     "span": "question_answering",
     "two_towers": "contrastive",
-    "vision": "image_classification",
 }
-PICTURES = ("two_towers", "vision")  # kinds of models that see
 
 
 def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) -> None:
@@ -45,7 +44,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
         raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
     tokenizer = check_source(model, Path(source))
     config = run_config(model, tokenizer)
-    if model.kind in PICTURES:
+    if isinstance(model.config, Pictures | Towers):
         config.task.update(read_pixels(Path(source)))
     resolved, stored = resolve(config), config.to_dict()
     mesh = make_mesh(resolved.run.mesh)
@@ -65,7 +64,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
 
 def check_source(model: Pretrained, source: Path) -> Any:
     """The tokenizer, None of a model of images; LabError for what cannot be a run."""
-    if model.kind != "vision":
+    if not isinstance(model.config, Pictures):
         return read_tokenizer(model, source)
     if model.config.head != "classes":
         raise LabError(f"{source}: the model has no classes, and a run of images needs some")
@@ -86,7 +85,10 @@ def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
 
 def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
     """The defaults of a run of the model's kind, with what is known of this one."""
-    task = TASKS[model.config.head if model.kind == "encoder" else model.kind]
+    if isinstance(model.config, Pictures):
+        task = "image_classification"
+    else:
+        task = TASKS[model.config.head if model.kind == "encoder" else model.kind]
     config = default_config(model=model.kind, task=task)
     config.model.update(asdict(model.config))
     if model.decode is not None:
@@ -107,7 +109,7 @@ def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
                 "model's?"
             )
         config.task.loss = "softmax" if model.config.bias is None else "sigmoid"
-    if model.kind in PICTURES:
+    if isinstance(model.config, Pictures | Towers):
         channels = getattr(model.config, "image", model.config).channels
         config.task.update({name: (0.5,) * channels for name in ("mean", "std")})
     if tokenizer is not None:

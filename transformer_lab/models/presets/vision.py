@@ -1,10 +1,11 @@
-"""Sizes of image models: Vision Transformers, DeiT and residual nets."""
+"""Sizes of image models: Vision Transformers, DeiT, Swin and residual nets."""
 
 from dataclasses import replace
 
 from transformer_lab.layers.block_config import ExpertsConfig
 from transformer_lab.models.cnn import CNNConfig
 from transformer_lab.models.presets.row import Preset, presets
+from transformer_lab.models.swin import SwinConfig
 from transformer_lab.models.vision import VisionConfig
 
 _SIZES = ("layers", "width", "heads", "head_dim", "feed_forward_width")
@@ -93,6 +94,19 @@ VISION = {
         "v_moe_h14_last5": 2.7e9,
         "v_moe_h14_every2": 7.2e9,
     }),
+    **presets(
+        "swin", SwinConfig(), ("width", "stages", "stage_heads"),
+        "Liu 2021, table 1; count: torchvision", {
+            "swin_t": (96, (2, 2, 6, 2), (3, 6, 12, 24), 28_288_354),
+            "swin_s": (96, (2, 2, 18, 2), (3, 6, 12, 24), 49_606_258),
+            "swin_b": (128, (2, 2, 18, 2), (4, 8, 16, 32), 87_768_224),
+        },
+    ),
+    **presets(
+        "swin", SwinConfig(), ("width", "stages", "stage_heads"), "Liu 2021, table 1", {
+            "swin_l": (192, (2, 2, 18, 2), (6, 12, 24, 48), 197e6),
+        },
+    ),
     "resnet18": Preset("cnn", CNNConfig(), 11.7e6, "He 2016, table 1; count: torchvision"),
     "resnet50": Preset(
         "cnn", CNNConfig(block="bottleneck", stages=(3, 4, 6, 3)), 25.6e6,
