@@ -33,10 +33,8 @@ def test_the_split_depends_on_its_seed_alone_and_fewer_concepts_keep_the_held_ou
     other = load_emoji(EmojiConfig(path=folder, test_share=0.25, split_seed=1))
     assert [c.code for c in few.test] == [c.code for c in whole.test] and len(few.train) == 3
     assert [c.code for c in other.test] != [c.code for c in whole.test]
-    assert whole.fingerprint() != few.fingerprint() != other.fingerprint()
-    assert (
-        whole.fingerprint() == load_emoji(EmojiConfig(path=folder, test_share=0.25)).fingerprint()
-    )
+    again = load_emoji(EmojiConfig(path=folder, test_share=0.25))
+    assert again.fingerprint() == whole.fingerprint() != few.fingerprint() != other.fingerprint()
 
 
 def test_captions_are_made_of_the_names_and_tags_and_follow_the_draw(folder):

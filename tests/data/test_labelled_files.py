@@ -3,48 +3,23 @@ from collections import Counter
 
 import pytest
 
+from tests.data.test_user_files import KEEP, csv_text, everything, json_lines, load_kind, tsv, write
 from transformer_lab.data.formats import conll, squad
-from transformer_lab.data.labelled import Example, LabelledConfig, Question, Tagged, load_labelled
+from transformer_lab.data.labelled import Example, LabelledConfig, Question, Tagged
 from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError
 
 TEXTS = [f'The "café" {i}, is open' for i in range(10)]
-LABELS = ["yes", "no"] * 5
-SIDES = {"validation_share": 0.1, "test_share": 0.2}
 
 
 def load(path, **settings):
-    return load_labelled(LabelledConfig("files", str(path), **{**SIDES, **settings}))
-
-
-def write(file, text):
-    file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
-    return file
-
-
-def everything(splits):
-    return sorted([*splits.train, *splits.validation, *splits.test])
-
-
-def csv_text(texts=TEXTS, labels=LABELS, end="\n"):
-    cells = [text.replace('"', '""') for text in texts]
-    rows = (f'{i},"{c}",{b}' for i, (c, b) in enumerate(zip(cells, labels, strict=True)))
-    return end.join(["id,text,label", *rows, ""])
-
-
-def tsv_text(texts=TEXTS, labels=LABELS):
-    return "label\ttext\n" + "".join(f"{b}\t{t}\n" for t, b in zip(texts, labels, strict=True))
-
-
-def jsonl_text(texts=TEXTS, labels=LABELS):
-    rows = zip(texts, labels, strict=True)
-    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    return load_kind("labelled", path, **{"test_share": 0.2, **settings})
 
 
 def test_columns_are_found_by_their_names(tmp_path):
     text = 'b,score,a\n"two\r\nlines",1.5,x\n" y ",-2,z\nw,+.5e1,v\n'
     columns = {"text_column": "a", "pair_column": "b", "label_column": "score"}
-    splits = load(write(tmp_path / "a.csv", text), test_share=0.0, validation_share=0.0, **columns)
+    splits = load(write(tmp_path / "a.csv", text), **KEEP, **columns)
     pairs = [("x", "two\nlines", 1.5), ("z", " y ", -2.0), ("v", "w", 5.0)]
     assert splits.train == [Example(*pair) for pair in pairs]
     assert splits.labels == [] and all(isinstance(row.label, float) for row in splits.train)
@@ -64,8 +39,10 @@ def test_columns_are_found_by_their_names(tmp_path):
     ],
 )
 def test_labels_are_values_only_if_one_is_written_as_such(labels, expected, tmp_path):
-    file = write(tmp_path / "a.jsonl", jsonl_text(["a", "b", "c"], labels))
-    assert [row.label for row in load(file, validation_share=0.0, test_share=0.0).train] == expected
+    file = write(
+        tmp_path / "a.jsonl", json_lines(("text", "label"), zip("abc", labels, strict=True))
+    )
+    assert [row.label for row in load(file, **KEEP).train] == expected
 
 
 def test_rows_with_the_same_text_stand_in_one_split(tmp_path):
@@ -109,6 +86,10 @@ def test_tagged_sentences_are_read_from_columns(tmp_path):
     ]
     with pytest.raises(LabError, match='^config.data.label_column = "pos".* is a number from 1'):
         load(file, label_column="pos")
+    words = ["New\u00a0York", "東\u3000京", "\u2009x"]
+    for gap in ("\t", " ", "  "):  # tabs and plain spaces alone part columns
+        write(file, "".join(f"{word}{gap}X{gap}O\n" for word in words))
+        assert [item.row for item in conll.read(file)] == [Tagged(words, ["O"] * 3)]
 
 
 UNIVERSAL = """# newdoc id = n1
@@ -136,24 +117,21 @@ def test_words_of_conll_u_are_its_words_alone(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gap", ["\t", " ", "  "])
-def test_only_tabs_and_plain_spaces_part_columns(gap, tmp_path):
-    words = ["New\u00a0York", "東\u3000京", "\u2009x"]
-    file = write(tmp_path / "a.conll", "".join(f"{word}{gap}X{gap}O\n" for word in words))
-    assert [item.row for item in conll.read(file)] == [Tagged(words, ["O"] * 3)]
-
-
 def test_each_class_of_users_rows_stands_in_each_split_as_far_as_it_goes(tmp_path):
     labels = ["rare"] * 3 + ["once"] + ["a", "b"] * 98
     texts = [f"text {i}" for i in range(200)]
-    splits = load(write(tmp_path / "a.csv", csv_text(texts, labels)), test_share=0.1)
+    splits = load(
+        write(tmp_path / "a.csv", csv_text(list(zip(texts, labels, strict=True)))), test_share=0.1
+    )
     counts = {s: Counter(r.label for r in getattr(splits, s)) for s in ("train", "test")}
     counts["validation"] = Counter(row.label for row in splits.validation)
     assert counts["train"] == {"a": 79, "b": 79, "rare": 1, "once": 1}
     assert {split: counts[split]["rare"] for split in counts} == dict.fromkeys(counts, 1)
     assert len(splits.test) == len(splits.validation) == 20
     assert all(abs(counts[split]["a"] - counts[split]["b"]) <= 1 for split in counts)
-    two = load(write(tmp_path / "b.csv", csv_text(texts[1:], labels[1:])))  # one to train on
+    two = load(
+        write(tmp_path / "b.csv", csv_text(list(zip(texts[1:], labels[1:], strict=True))))
+    )  # one to train on
     assert [row.label for row in two.test].count("rare") == 1
     assert [row.label for row in two.train].count("rare") == 1
     assert remarks(two.report, LabelledConfig(), {"validation": {"a"}, "test": {"a", "b"}}) == [
@@ -191,6 +169,13 @@ def test_questions_of_both_versions_of_squad_are_read(tmp_path):
     assert {len(splits.train), len(splits.test)} == {1, 2} and splits.labels == []
     write(tmp_path / "b.json", b"\xef\xbb\xbf" + file.read_bytes())
     assert squad.read(tmp_path / "b.json") == items
+    # Without a title the context is the group; without answers a question is impossible, whatever
+    # it says.
+    rows = [asked("q1"), asked("q2", is_impossible=False), asked("q3", is_impossible=True)]
+    squad_file(file, article(None, "Yes", *rows, asked("q4", ("Yes", 0))))
+    assert [(x.group, x.row.impossible) for x in squad.read(file)] == [
+        ("Yes", True), ("Yes", True), ("Yes", True), ("Yes", False)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -205,51 +190,41 @@ def test_questions_of_both_versions_of_squad_are_read(tmp_path):
         ([{**asked("q1"), "question": None}], '"question" is of type NoneType, not str'),
         ([{**asked("q1"), "question": 3}], '"question" is of type int, not str'),
         ([{**asked("q1"), "question": ["a"]}], '"question" is of type list, not str'),
+        (3, '"title" is of type int, not str'),
+        (["a"], '"title" is of type list, not str'),
     ],
 )
-def test_a_wrong_question_is_named(questions, message, tmp_path):
+def test_a_wrong_question_or_title_is_named(questions, message, tmp_path):
+    title = questions if "title" in message else "A"
+    questions = [asked("q1", ("won", 8))] if "title" in message else questions
     with pytest.raises(LabError, match=message):
-        squad.read(squad_file(tmp_path / "a.json", article("A", "Broncos won", *questions)))
-
-
-@pytest.mark.parametrize("title, kind", [(3, "int"), (["a"], "list")])
-def test_a_title_that_is_no_text_is_named(title, kind, tmp_path):
-    file = squad_file(tmp_path / "a.json", article(title, "Broncos won", asked("q1", ("won", 8))))
-    with pytest.raises(LabError, match=f'"title" is of type {kind}, not str'):
-        squad.read(file)
-
-
-def test_articles_without_a_title_are_grouped_by_context(tmp_path):
-    file = squad_file(tmp_path / "a.json", article(None, "Broncos won", asked("q1", ("won", 8))))
-    assert [item.group for item in squad.read(file)] == ["Broncos won"]
-
-
-def test_a_question_without_answers_is_impossible_whatever_it_says(tmp_path):
-    rows = [asked("q1"), asked("q2", is_impossible=False), asked("q3", is_impossible=True)]
-    file = squad_file(tmp_path / "a.json", article("A", "Yes", *rows, asked("q4", ("Yes", 0))))
-    assert [item.row.impossible for item in squad.read(file)] == [True, True, True, False]
+        squad.read(squad_file(tmp_path / "a.json", article(title, "Broncos won", *questions)))
 
 
 def test_a_field_of_a_table_may_be_as_long_as_one_of_json_lines(tmp_path):
-    texts = ["x" * 131_073, "y" * 400_000]
-    for name, make in (("a.csv", csv_text), ("a.tsv", tsv_text), ("a.jsonl", jsonl_text)):
-        file = write(tmp_path / name, make(texts, LABELS[:2]))
-        rows = load(file, validation_share=0.0, test_share=0.0).train
-        assert [row.text for row in rows] == texts
+    rows = [("x" * 131_073, "yes"), ("y" * 400_000, "no")]
+    for name, text in (
+        ("a.csv", csv_text(rows)),
+        ("a.tsv", "text\tlabel\n" + tsv(rows)),
+        ("a.jsonl", json_lines(("text", "label"), rows)),
+    ):
+        found = load(write(tmp_path / name, text), **KEEP).train
+        assert [(row.text, row.label) for row in found] == rows
 
 
 def test_a_folder_keeps_the_users_own_splits(tmp_path):
-    write(tmp_path / "train.csv", csv_text(TEXTS[:6], ["1", "2", "3"] * 2))
-    write(tmp_path / "test.tsv", tsv_text([TEXTS[8], TEXTS[8], TEXTS[5].upper()], ["2", "1", "4"]))
+    write(tmp_path / "train.csv", csv_text(list(zip(TEXTS, "123123", strict=False))))
+    own = [("2", TEXTS[8]), ("1", TEXTS[8]), ("4", TEXTS[5].upper())]
+    write(tmp_path / "test.tsv", "label\ttext\n" + tsv(own))
     write(tmp_path / "README.md", "ignored")
     splits = load(tmp_path)
-    assert [row.text for row in splits.test] == [TEXTS[8], TEXTS[8], TEXTS[5].upper()]
+    assert [(row.label, row.text) for row in splits.test] == own
     assert sorted(row.text for row in splits.train + splits.validation) == TEXTS[:5]
     assert splits.labels == ["1", "2", "3", "4"]  # of the test as well
     assert splits.report == {
         "read": 9, "in_another_split": 1, "train": 4, "validation": 1, "test": 3,
     }  # fmt: skip
-    write(tmp_path / "test.tsv", tsv_text(["a"], ["2.5"]))
+    write(tmp_path / "test.tsv", "text\tlabel\na\t2.5\n")
     assert {type(row.label) for row in everything(load(tmp_path))} == {float}
     (tmp_path / "test.tsv").rename(tmp_path / "extra.tsv")
     with pytest.raises(LabError, match="holds extra.tsv, train.csv: it needs one file each for"):

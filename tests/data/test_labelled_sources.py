@@ -29,9 +29,7 @@ def film_reviews(folder):
     rows = [f"fresh,Good{i}&amp; new,film{i % 10},True" for i in range(40)]
     rows += [f'rotten,"Bad, {i}\n",film{i % 10},True' for i in range(40)]
     lines = ["category,text,movie_name,other", "plot,A plot.,film1,True", *rows, ""]
-    write(
-        folder / "data/rotten_tomatoes_corpus_full.csv.bz2", bz2.compress("\n".join(lines).encode())
-    )
+    write(folder / REVIEWS, bz2.compress("\n".join(lines).encode()))
     return folder
 
 
@@ -113,17 +111,13 @@ def test_no_document_of_brown_stands_in_two_splits(source, rows, tmp_path):
     names = [{re.search(r"c[ab]\d\d", text)[0] for text in part} for part in texts]
     assert list(map(len, names)) == [14, 2, 4] and len(set.union(*names)) == 20
     assert [Counter(name[1] for name in part)["a"] for part in names] == [7, 1, 2]  # of each genre
-
-
-def test_brown_gives_passages_with_genres_and_sentences_with_base_tags(tmp_path):
-    brown_corpus(tmp_path)
-    passages, sentences = load("brown_genre", tmp_path), load("brown_pos", tmp_path)
-    text = " ".join(f"Die ca02x{i} --." for i in range(5, 10))
-    assert Example(text, None, "genre-a") in everything(passages)
-    assert passages.labels == ["genre-a", "genre-b"]
-    row = Tagged(["Die", "ca02x3", "--", "."], ["fw", "nn", "--", "."])
-    assert row in everything(sentences)
-    assert sentences.labels == ["--", ".", "fw", "nn"]
+    if source == "brown_genre":
+        text = " ".join(f"Die ca02x{i} --." for i in range(5, 10))
+        assert Example(text, None, "genre-a") in everything(splits)
+        assert splits.labels == ["genre-a", "genre-b"]
+    else:  # base tags
+        row = Tagged(["Die", "ca02x3", "--", "."], ["fw", "nn", "--", "."])
+        assert row in everything(splits) and splits.labels == ["--", ".", "fw", "nn"]
 
 
 FORTUNES = """To be or not to be is  asked

@@ -72,6 +72,9 @@ def test_catalogues_swap_and_read_other_languages(tmp_path):
         catalogues.read([folder], "en", "pt", Counter())
     with pytest.raises(LabError, match="not de-fr"):
         catalogues.read([folder], "de", "fr", Counter())
+    (folder / "c/fr_FR/bad.po").write_bytes(b'msgid "caf\xe9"\nmsgstr "caf\xe9"\n')
+    with pytest.raises(LabError, match=r"bad\.po: not a UTF-8 gettext catalogue"):
+        load_pairs(PairsConfig(path=str(folder)))
 
 
 def test_the_order_of_files_on_disk_does_not_matter(tmp_path, monkeypatch):
@@ -85,15 +88,6 @@ def test_the_order_of_files_on_disk_does_not_matter(tmp_path, monkeypatch):
     rglob = Path.rglob
     monkeypatch.setattr(Path, "rglob", lambda self, pattern: sorted(rglob(self, pattern))[::-1])
     assert [load_pairs(config).fingerprint() for config in configs] == before
-
-
-def test_a_broken_catalogue_names_its_file(tmp_path):
-    file = tmp_path / "fr/bad.po"
-    file.parent.mkdir()
-    file.write_bytes(b'msgid "caf\xe9"\nmsgstr "caf\xe9"\n')
-    with pytest.raises(LabError, match=r"bad\.po: not a UTF-8 gettext catalogue") as caught:
-        load_pairs(PairsConfig(path=str(tmp_path)))
-    assert "\n" not in str(caught.value)
 
 
 def help_page(folder, language, page, blocks):
@@ -125,12 +119,9 @@ def help_folder(tmp_path):
     help_page(tmp_path, "en-US", "swriter/a.html", english)
     help_page(tmp_path, "fr", "swriter/a.html", french)
     for n in range(4):
-        help_page(
-            tmp_path, "en-US", f"b{n}.html", [("par_id1", f"Number {n}."), ("par_id2", "Go on!")]
-        )
-        help_page(
-            tmp_path, "fr", f"b{n}.html", [("par_id1", f"Nombre {n}."), ("par_id2", f"Va {n} !")]
-        )
+        pages = {"en-US": (f"Number {n}.", "Go on!"), "fr": (f"Nombre {n}.", f"Va {n} !")}
+        for language, (one, two) in pages.items():
+            help_page(tmp_path, language, f"b{n}.html", [("par_id1", one), ("par_id2", two)])
     help_page(tmp_path, "en-US", "untranslated.html", [("par_id1", "Alone.")])
     return tmp_path
 
@@ -145,6 +136,8 @@ def test_help_pairs_full_sentences_of_the_same_paragraph(tmp_path):
     assert [row.group for row in rows if row.row[0] == "Number 2."] == ["b2.html"]
     # Two sentences face one, and one has a variant for each program.
     assert report == {"unclear": 3, "fragment": 1, "untranslated": 1}
+    with pytest.raises(LabError, match="no folder de/text"):
+        libreoffice_help.read([tmp_path], "en", "de", Counter())
 
 
 def test_help_splits_by_page_and_by_source(tmp_path):
@@ -157,11 +150,6 @@ def test_help_splits_by_page_and_by_source(tmp_path):
     assert len(held) == 2 and "Go on!" not in dict(held)
     assert len(splits.train) + len(held) + splits.report["source_in_another_split"] == 10
     assert splits.report["source_in_another_split"] == 2
-
-
-def test_help_names_the_folder_that_it_misses(tmp_path):
-    with pytest.raises(LabError, match="no folder de/text"):
-        libreoffice_help.read([help_folder(tmp_path)], "en", "de", Counter())
 
 
 def sword_module(root, name, verses):
@@ -186,14 +174,11 @@ def sword_module(root, name, verses):
         (folder / f"{testament}.bzz").write_bytes(packed)
 
 
-def test_bible_verses_are_joined_on_chapter_and_verse(tmp_path):
+def test_bible_verses_are_joined_on_chapter_and_verse_and_a_chapter_is_a_document(tmp_path):
     pytest.importorskip("pysword")
     # In the King James numbering Genesis 1:1 has index 4, and Matthew 1:1 as well.
     english = {
-        (
-            "ot",
-            4,
-        ): "God<note>Hebrew: <i>Elohim</i></note><w>created</w> the heavens &amp; the earth.",
+        ("ot", 4): "God<note>Hebrew: <i>E</i></note><w>created</w> the heavens &amp; the earth.",
         ("ot", 5): '<title canonical="true">A Psalm.</title><title>Heading</title> The earth was.',
         ("ot", 6): "Only here.",
         ("nt", 4): "The book<lb/> of the\n generation.",
@@ -215,6 +200,11 @@ def test_bible_verses_are_joined_on_chapter_and_verse(tmp_path):
     assert report == {"unclear": 0}
     with pytest.raises(LabError, match="no SWORD module mods.d/engKJV"):
         bible.read([tmp_path], "kjv", "es", Counter())
+    config = DocumentsConfig("bible", str(tmp_path), validation_share=0.0, test_share=0.0)
+    assert load_documents(config).train == [
+        "God created the heavens & the earth.\nA Psalm. The earth was.\nOnly here.",
+        "The book of the generation.",
+    ]
 
 
 def test_the_bible_without_pysword_names_the_extra(tmp_path, monkeypatch):
@@ -245,23 +235,12 @@ def test_a_chapter_with_shifted_verse_numbers_is_found(move, start):
     assert bible.shifted(chapters) == ["7"]
 
 
-def test_a_bible_document_is_a_chapter(tmp_path):
-    pytest.importorskip("pysword")
-    # In the King James numbering Genesis 1:1 has index 4, and Matthew 1:1 as well.
-    verses = {("ot", 4): "The beginning.", ("ot", 5): "The earth.", ("nt", 4): "The book."}
-    sword_module(tmp_path, "engWEB2099eb", verses)
-    config = DocumentsConfig("bible", str(tmp_path), validation_share=0.0, test_share=0.0)
-    assert load_documents(config).train == ["The beginning.\nThe earth.", "The book."]
-
-
 def test_a_help_document_is_a_page(tmp_path):
-    help_page(
-        tmp_path, "en-US", "a.html", [("hd_id1", "A &amp; B"), ("par_id2", "One. <b>Two</b>.")]
-    )
+    page = [("hd_id1", "A &amp; B"), ("par_id2", "One. <b>Two</b>.")]
+    help_page(tmp_path, "en-US", "a.html", page)
     help_page(tmp_path, "en-US", "sub/b.html", [("par_id1", "Three.")])
-    config = DocumentsConfig(
-        "libreoffice_help", str(tmp_path), validation_share=0.0, test_share=0.0
-    )
+    shares = {"validation_share": 0.0, "test_share": 0.0}
+    config = DocumentsConfig("libreoffice_help", str(tmp_path), **shares)
     assert load_documents(config).train == ["A & B\nOne. Two.", "Three."]
     (tmp_path / "empty").mkdir()
     with pytest.raises(LabError, match="no page below a folder en-US/text"):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.data.test_shards import index_of
 from transformer_lab.data.batching import BatchPlan
 from transformer_lab.data.drawings import draw_plan
 from transformer_lab.data.images.batches import train_plan
@@ -14,6 +15,7 @@ from transformer_lab.data.packing import StreamPlan, pack, packed_plan
 from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.sentence_pairs import PairPlan, Sentences
+from transformer_lab.data.shard_plans import PackedShardPlan, ShardPlan, StreamShardPlan
 from transformer_lab.data.word_windows import WindowConfig, Windows
 from transformer_lab.errors import LabError
 
@@ -28,6 +30,9 @@ SENTENCES = Sentences.from_lists(
 WINDOWS = Windows(DOCUMENTS, np.bincount(DOCUMENTS.values), WindowConfig(), False, 4)
 PIXELS = np.zeros((10, 2, 2), np.uint8)
 IMAGES = Images(PIXELS, np.arange(10), np.arange(10), channels=1)
+PAIRS = index_of(LENGTHS, TASKS)
+STORIES = index_of(DOCUMENTS.lengths()[:, None], np.zeros(len(DOCUMENTS), np.int64))
+STORIES.lengths, STORIES.ends = DOCUMENTS.lengths()[:, None], DOCUMENTS.offsets + np.arange(41)
 PLANS = {
     "lengths": lambda seed: BatchPlan(LENGTHS, SHAPES, 200, 2, seed),
     "stream": lambda seed: StreamPlan(200, 8, 3, seed),
@@ -41,6 +46,10 @@ PLANS = {
     "windows": lambda seed: WINDOWS.plan(64, seed),
     "drawings": lambda seed: draw_plan(10, 4, seed),
     "images": lambda seed: train_plan(IMAGES, 4, seed),
+    "shards": lambda seed: ShardPlan(PAIRS, 99, 3, 200, 2, seed),
+    "mixed shards": lambda seed: ShardPlan(PAIRS, 99, 3, 200, 2, seed, RATES),
+    "stream of shards": lambda seed: StreamShardPlan(STORIES, 8, 3, seed, True),
+    "packed shards": lambda seed: PackedShardPlan(STORIES, 8, 3, seed, True),
 }
 
 
@@ -63,9 +72,7 @@ def test_batches_are_a_function_of_seed_and_step_and_go_on_where_they_were_stopp
     with pytest.raises(IndexError):
         plan[-1]
     if plan.draws is not None:  # another at each step
-        draws = [
-            int(plan[step][1].flat[-1 if plan[step][1].ndim < 3 else 1]) for step in (0, count)
-        ]
+        draws = [int(plan[step][1][0][..., -1].flat[0]) for step in (0, count)]
         assert draws[0] != draws[1]
     with Batches(plan, ids) as batches:
         for _ in range(count + 1):

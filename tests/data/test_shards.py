@@ -13,16 +13,13 @@ from transformer_lab.data import packing, preparing, shard_rows
 from transformer_lab.data.batching import BatchPlan, choose_buckets
 from transformer_lab.data.contents import Plan
 from transformer_lab.data.documents import DocumentsConfig
-from transformer_lab.data.formats import records
 from transformer_lab.data.mixing import MixedPlan, mixing_rates
 from transformer_lab.data.parallel import PairsConfig, load_pairs
-from transformer_lab.data.pipeline import Batches
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.shard_plans import (
     PackedShardPlan,
     ShardPlan,
     StreamShardPlan,
-    pack_histogram,
     permuted,
 )
 from transformer_lab.data.shards import Shards, open_shards
@@ -36,7 +33,7 @@ def sentence(draw, longest=9):
     return " ".join(draw.choice(WORDS) for _ in range(draw.randint(1, longest)))
 
 
-def pairs_file(tmp_path, count=400):
+def pairs_file(tmp_path, count=240):
     """Sources come several times, with other cases and targets."""
     draw = random.Random(3)
     rows = [(sentence(draw), sentence(draw)) for _ in range(count)]
@@ -51,7 +48,7 @@ def pairs_file(tmp_path, count=400):
 def pairs_plan(file, **changes):
     data = PairsConfig(source="files", path=str(file), validation_size=20, test_size=30)
     values = {"task": "translation", "data": data, "tokenizer": text.TokenizerConfig(kind="word")}
-    return Plan(**{**values, "shard": 4000, **changes})
+    return Plan(**{**values, "shard": 2500, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +66,12 @@ def stories(tmp_path_factory):
     """Documents in several shards, and the token ids of each."""
     folder = tmp_path_factory.mktemp("documents")
     draw = random.Random(5)
-    texts = [sentence(draw, 60) for _ in range(150)]
+    texts = [sentence(draw, 60) for _ in range(60)]
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     data = DocumentsConfig(
-        source="files", path=str(folder / "texts.jsonl"), validation_share=0.02, test_share=0.0
+        source="files", path=str(folder / "texts.jsonl"), validation_share=0.05, test_share=0.0
     )
-    plan = Plan("language_modeling", data, text.TokenizerConfig(kind="word"), shard=3000)
+    plan = Plan("language_modeling", data, text.TokenizerConfig(kind="word"), shard=1500)
     preparing.prepare(plan, folder / "out", lambda line: None)
     shards = Shards(folder / "out")
     (ids,) = shards.take(np.arange(len(shards))).values()
@@ -93,42 +90,44 @@ def encoded(shards, texts):
     return [[*ids, EOS] for ids in shards.tokenizer().encode_batch(texts)]
 
 
-def test_the_held_out_pairs_are_those_of_the_same_file_in_memory(prepared):
+def test_pairs_are_those_of_the_same_file_in_memory_and_read_in_any_order(prepared):
     shards, plan, _ = prepared
     in_memory = load_pairs(plan.data)
     for split in ("validation", "test"):
         assert shards.held_out(split)[""] == getattr(in_memory, split)
     assert shards.report["empty"] == shards.report["too_long"] == 1
-
-
-def test_every_other_pair_is_a_record_and_no_held_out_source_is(prepared):
-    shards, plan, _ = prepared
-    train = load_pairs(plan.data).train
-    assert len(shards.about["records"]) > 3 and len(shards) == len(train)
-    found = shards.take(np.arange(len(shards)))
-    for i, name in enumerate(("source", "target")):
-        expected = encoded(shards, [pair[i] for pair in train])
-        assert [row.tolist() for row in map(found[name].__getitem__, range(len(train)))] == expected
-
-
-def test_records_come_in_the_order_asked_for_with_repetitions(prepared):
-    shards, _, _ = prepared
+    assert len(shards.about["records"]) > 3 and len(shards) == len(in_memory.train)
     whole = shards.take(np.arange(len(shards)))
-    ids = np.random.default_rng(0).integers(len(shards), size=60)
-    some = shards.take(ids)
-    for name, rows in some.items():
-        for place, number in enumerate(ids.tolist()):
-            np.testing.assert_array_equal(rows[place], whole[name][number])
+    ids = np.random.default_rng(0).integers(len(shards), size=60)  # some come twice
+    for i, (name, some) in enumerate(shards.take(ids).items()):
+        expected = encoded(shards, [pair[i] for pair in in_memory.train])
+        assert [row.tolist() for row in whole[name]] == expected
+        assert [row.tolist() for row in some] == [expected[number] for number in ids]
     assert len(shards.take(np.zeros(0, np.int64))["source"]) == 0
-
-
-def test_the_index_groups_records_of_like_lengths(prepared):
-    shards, _, _ = prepared
+    # The index groups records of like lengths.
     assert sorted(shards.order.tolist()) == list(range(len(shards)))
     rows = np.repeat(shards.cells, shards.counts, axis=0)
     np.testing.assert_array_equal(shards.lengths[shards.order], rows)
     within = np.split(shards.order.astype(int), np.cumsum(shards.counts)[:-1])
     assert all((np.diff(ids) > 0).all() for ids in within)
+
+
+def test_splits_of_the_datas_own_stay_and_their_sources_are_not_trained_on(tmp_path):
+    for split, rows in (("train", 9), ("test", 2), ("validation", 1)):
+        lines = (f"{'W' if split == 'test' else 'w'}{i} a\tb{i}\n" for i in range(rows))
+        (tmp_path / f"{split}.tsv").write_text("".join(lines))
+    preparing.prepare(pairs_plan(tmp_path), tmp_path / "out", lambda line: None)
+    shards = Shards(tmp_path / "out")
+    assert shards.held_out("test")[""] == [("W0 a", "b0"), ("W1 a", "b1")]
+    assert shards.held_out("validation")[""] == [("w0 a", "b0")]
+    assert (len(shards), shards.report["held_out"]) == (7, 2)
+    data = PairsConfig(source="reverse", max_pairs=300, validation_size=20, test_size=10)
+    preparing.prepare(pairs_plan("", data=data), tmp_path / "made", lambda line: None)
+    shards, known = Shards(tmp_path / "made"), load_pairs(data)  # of a set in memory
+    assert shards.held_out("test")[""] == known.test and len(shards) == 300
+    found = shards.take(np.arange(300))["source"]
+    expected = Ragged.from_lists(encoded(shards, [a for a, _ in known.train]))
+    np.testing.assert_array_equal(found.values, expected.values)
 
 
 def test_neither_processes_nor_a_kill_change_a_byte(tmp_path, monkeypatch):
@@ -138,41 +137,34 @@ def test_neither_processes_nor_a_kill_change_a_byte(tmp_path, monkeypatch):
     preparing.prepare(pairs_plan(file, workers=2), tmp_path / "two", quiet)
     written, write = [], preparing._write_shard
 
-    def stop_at_the_third(folder, number, content):
-        if len(written) == 3:
+    def count(folder, number, content, most=3):
+        if len(written) == most:
             raise KeyboardInterrupt
         written.append(number)
         return write(folder, number, content)
 
-    monkeypatch.setattr(preparing, "_write_shard", stop_at_the_third)
+    monkeypatch.setattr(preparing, "_write_shard", count)
     with pytest.raises(KeyboardInterrupt):
         preparing.prepare(pairs_plan(file), tmp_path / "killed", quiet)
     with pytest.raises(LabError, match="no prepared directory"):
         Shards(tmp_path / "killed")
     (tmp_path / "killed" / "shards" / "00003.part").write_bytes(b"half a shard")
     written.clear()
-    monkeypatch.setattr(preparing, "_write_shard", lambda *a: (written.append(a[1]), write(*a))[1])
+    monkeypatch.setattr(preparing, "_write_shard", partial(count, most=99))
     preparing.prepare(pairs_plan(file), tmp_path / "killed", quiet)
     assert written[0] == 3 and 0 not in written
     expected = contents(tmp_path / "whole")
     assert contents(tmp_path / "two") == contents(tmp_path / "killed") == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_a_config_that_asks_for_other_data_or_another_tokenizer_is_refused(prepared):
+    shards, plan, _ = prepared
+    for change, words in (
         ({"sample": 7}, "sample = 20000000"),
         ({"tokenizer": text.TokenizerConfig(kind="char")}, "config.tokenizer.kind = 'word'"),
-    ],
-)
-def test_a_directory_is_not_finished_with_other_settings(prepared, change, words):
-    shards, plan, _ = prepared
-    with pytest.raises(LabError, match=words):
-        preparing.prepare(pairs_plan(plan.data.path, **change), shards.folder, lambda line: None)
-
-
-def test_a_config_that_asks_for_other_data_or_another_tokenizer_is_refused(prepared):
-    shards, _, _ = prepared
+    ):  # a directory is not finished with other settings either
+        with pytest.raises(LabError, match=words):
+            preparing.prepare(pairs_plan(plan.data.path, **change), shards.folder, [].append)
     word = text.TokenizerConfig(kind="word")
     data = partial(PairsConfig, source="shards", path=str(shards.folder))
     same = data(validation_size=20, test_size=30)
@@ -199,76 +191,6 @@ def test_texts_with_odd_line_ends_and_half_characters_are_held_out_as_they_are(t
     assert found < {t.replace("\ud800", "\ufffd") for t in texts}
 
 
-# Files in parts.
-
-
-def whole(file, kind, names=("en", "fr")):
-    (part,) = records.parts_of(file, 10**9)
-    return list(records.read(part, kind, names))
-
-
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_parts_of_a_text_file_hold_each_row_once_wherever_they_are_cut(tmp_path, ending):
-    rows = [(f"é {i}", "x" * (i % 5)) for i in range(12)]
-    tsv, txt = tmp_path / "a.tsv", tmp_path / "a.txt"
-    tsv.write_bytes(("\ufeff" + ending.join("\t".join(row) for row in rows)).encode())
-    blocks = ["one", "two\nlines", "three", "four\nof\nthem"]
-    text_ = ending * 2 + (ending * 3).join(b.replace("\n", ending) for b in blocks[:2])
-    txt.write_bytes((text_ + (ending * 2).join(["", *blocks[2:]]) + ending).encode())
-    for file, kind, expected in (tsv, "pairs", rows), (txt, "documents", [(b,) for b in blocks]):
-        assert whole(file, kind) == expected
-        for size in range(1, file.stat().st_size + 1):
-            parts = records.parts_of(file, size)
-            assert [r for part in parts for r in records.read(part, kind, ("", ""))] == expected
-
-
-def test_json_lines_parquet_and_array_records_hold_the_same_rows(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    rows = [{"en": f"a{i}", "fr": f"b{i}"} for i in range(20)]
-    lines, table = tmp_path / "a.jsonl", tmp_path / "a.parquet"
-    lines.write_text("\n".join(map(json.dumps, rows)))
-    parquet.write_table(pyarrow.Table.from_pylist(rows), table, row_group_size=6)
-    array = tmp_path / "a.array_record"
-    writer = ArrayRecordWriter(str(array), "group_size:1")
-    for row in rows:
-        writer.write(json.dumps(row).encode())
-    writer.close()
-    expected = [(row["en"], row["fr"]) for row in rows]
-    for file in (lines, table, array):
-        parts = records.parts_of(file, max(1, file.stat().st_size // 3))
-        assert len(parts) >= 3
-        found = [r for part in parts for r in records.read(part, "pairs", ("en", "fr"))]
-        assert found == expected
-
-
-def test_what_cannot_be_read_names_its_place(tmp_path):
-    for name, content, words in (
-        ("a.tsv", b"a\tb\na\tb\tc\n", "a.tsv:2: expected source<TAB>target, found 3"),
-        ("b.tsv", b"a\tb\n\xff\tb\n", "b.tsv:2: not UTF-8 .byte 0xff at column 1"),
-        ("c.jsonl", b'{"source": "a"}\n', "c.jsonl:1: expected an object with strings"),
-        ("d.jsonl", b"{\n", "d.jsonl:1: not JSON"),
-        ("e.parquet", b"PAR", "is no Parquet file"),
-        ("f.array_record", b"x" * 99, "is no ArrayRecord file"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(LabError, match=words):
-            whole(tmp_path / name, "pairs")
-
-
-def test_splits_of_the_files_own_stay_and_their_sources_are_not_trained_on(tmp_path):
-    for split, rows in (("train", 9), ("test", 2), ("validation", 1)):
-        lines = (f"{'W' if split == 'test' else 'w'}{i} a\tb{i}\n" for i in range(rows))
-        (tmp_path / f"{split}.tsv").write_text("".join(lines))
-    preparing.prepare(pairs_plan(tmp_path), tmp_path / "out", lambda line: None)
-    shards = Shards(tmp_path / "out")
-    assert shards.held_out("test")[""] == [("W0 a", "b0"), ("W1 a", "b1")]
-    assert shards.held_out("validation")[""] == [("w0 a", "b0")]
-    assert (len(shards), shards.report["held_out"]) == (7, 2)
-
-
 # Orders.
 
 
@@ -283,11 +205,12 @@ class Index(Shards):
         return int(self.counts.sum())
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 257])
-def test_a_permutation_reaches_each_place_once(count):
-    first, other = (permuted(np.arange(count), count, 5, epoch) for epoch in (0, 1))
-    assert sorted(first.tolist()) == sorted(other.tolist()) == list(range(count))
-    assert count < 10 or (first != other).any() and (first != np.arange(count)).any()
+def index_of(lengths, tasks):
+    """The index of records of such lengths, of the tasks 0, 1, ... with the names a, b, ..."""
+    both = np.concatenate([tasks[:, None], lengths], axis=1)
+    cells, counts = np.unique(both, axis=0, return_counts=True)
+    order = np.lexsort((np.arange(len(both)), *both.T[::-1]))
+    return Index(cells[:, 1:], counts, cells[:, 0], tuple("abc")[: tasks.max() + 1], order)
 
 
 def test_an_epoch_of_a_shard_plan_is_one_of_the_plan_in_memory_in_another_order(prepared):
@@ -302,21 +225,14 @@ def test_an_epoch_of_a_shard_plan_is_one_of_the_plan_in_memory_in_another_order(
     for epoch in range(2):
         steps = [plan[epoch * len(plan) + i] for i in range(len(plan))]
         epochs.append([ids.tolist() for _, ids in steps])
-        for found in (steps, list(known)):
-            real = [(b, i) for b, ids in found for i in ids.tolist() if i >= 0]
-            assert len(real) == len(shards)
-        assert sorted(real) == sorted((b, i) for b, ids in steps for i in ids.tolist() if i >= 0)
+        mine, theirs = (
+            sorted((b, i) for b, ids in found for i in ids.tolist() if i >= 0)
+            for found in (steps, known)
+        )
+        assert mine == theirs and len(mine) == len(shards)
     assert epochs[0] != epochs[1]
-    again = ShardPlan(shards, 99, 3, 200, 2, seed=7)
-    assert [again[i][1].tolist() for i in range(len(plan))] == epochs[0]
-    other = ShardPlan(shards, 99, 3, 200, 2, seed=8)
-    assert len({p.fingerprint() for p in (plan, again, other)}) == 2
-
-
-def test_longer_records_are_left_out_and_counted(prepared):
-    shards, _, _ = prepared
-    plan = ShardPlan(shards, np.array([5, 7]), 2, 200, 1, seed=0)
-    fit = (np.asarray(shards.lengths) <= (5, 7)).all(axis=1)
+    plan = ShardPlan(shards, np.array([5, 7]), 2, 200, 1, seed=0)  # longer ones are left out
+    fit = (lengths <= (5, 7)).all(axis=1)
     ids = [i for _, batch in plan for i in batch.tolist() if i >= 0]
     assert sorted(ids) == np.flatnonzero(fit).tolist()
     assert plan.dropped == len(shards) - fit.sum() > 0
@@ -325,11 +241,8 @@ def test_longer_records_are_left_out_and_counted(prepared):
 def test_parts_are_mixed_as_in_memory(prepared):
     shards, _, _ = prepared
     tasks = np.random.default_rng(0).integers(2, size=len(shards))
-    tasks[:150] = 0
-    both = np.concatenate([tasks[:, None], shards.lengths], axis=1)
-    cells, counts = np.unique(both, axis=0, return_counts=True)
-    order = np.lexsort((np.arange(len(both)), *both.T[::-1]))
-    fake = Index(cells[:, 1:], counts, cells[:, 0], ("a", "b"), order)
+    tasks[:80] = 0
+    fake = index_of(shards.lengths, tasks)
     rates = mixing_rates(np.bincount(tasks).tolist(), temperature=3.0)
     plan = ShardPlan(fake, 99, 2, 200, 2, 1, rates)
     known = MixedPlan(np.asarray(shards.lengths, np.int64), tasks, rates, plan.shapes, 200, 2, 1)
@@ -341,7 +254,12 @@ def test_parts_are_mixed_as_in_memory(prepared):
         assert often.max() - often.min() <= 2 and often.min() >= 1
 
 
-def test_the_order_of_a_thousand_million_records_takes_no_memory():
+def test_a_permutation_reaches_each_place_once_and_that_of_a_thousand_million_takes_no_memory():
+    for count in (1, 2, 3, 10, 257):
+        first, other = (permuted(np.arange(count), count, 5, epoch) for epoch in (0, 1))
+        assert sorted(first.tolist()) == sorted(other.tolist()) == list(range(count))
+        assert count < 10 or (first != other).any() and (first != np.arange(count)).any()
+
     class Everything:
         def __getitem__(self, places):
             return places
@@ -402,39 +320,17 @@ def test_packed_rows_hold_each_target_of_each_document_once(stories, length):
     assert plan[0][1].tolist() != plan[len(plan)][1].tolist()
 
 
-def test_best_fit_by_histogram_fills_as_many_rows_as_best_fit_piece_by_piece():
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        length = int(rng.integers(1, 20))
-        sizes = rng.integers(1, length + 1, size=int(rng.integers(0, 60)))
-        rows = pack_histogram(np.bincount(sizes, minlength=length + 1).tolist())
-        placed = [size for pattern, count in rows for size in pattern * count]
-        assert sorted(placed) == sorted(sizes.tolist())
-        assert all(sum(pattern) <= length for pattern, _ in rows)
-        piecewise = int(packing._best_fit(sizes, length)[0].max(initial=-1)) + 1
-        assert sum(count for _, count in rows) == piecewise
-
-
-@pytest.mark.parametrize("prefix", [False, True])
-def test_the_rows_of_one_process_are_those_of_the_whole_batch(prepared, stories, prefix):
+def test_the_rows_of_one_process_are_those_of_the_whole_batch(prepared, stories):
     pairs, documents = prepared[0], stories[0]
-    loads = [
-        (
-            ShardPlan(pairs, 99, 2, 200, 2, seed=0),
-            partial(shard_rows.load_records, shards=pairs, pad_id=0),
-            {"source", "target"},
-        ),
-        (
-            StreamShardPlan(documents, 16, 6, 0, prefix),
-            partial(shard_rows.load_stream, shards=documents, eos=EOS),
-            {"tokens", "targets"},
-        ),
-        (
-            PackedShardPlan(documents, 16, 6, 0, prefix),
-            partial(shard_rows.load_packed, shards=documents, bos=BOS, eos=EOS),
-            {"tokens", "targets"},
-        ),
-    ]
+    records = partial(shard_rows.load_records, shards=pairs, pad_id=0)
+    stream = partial(shard_rows.load_stream, shards=documents, eos=EOS)
+    packed = partial(shard_rows.load_packed, shards=documents, bos=BOS, eos=EOS)
+    loads = [(ShardPlan(pairs, 99, 2, 200, 2, seed=0), records, {"source", "target"})]
+    for prefix in (False, True):
+        loads += [
+            (StreamShardPlan(documents, 16, 6, 0, prefix), stream, {"tokens", "targets"}),
+            (PackedShardPlan(documents, 16, 6, 0, prefix), packed, {"tokens", "targets"}),
+        ]
     for plan, load, tokens in loads:
         for step in range(len(plan)):
             bucket, ids = plan[step]
@@ -446,33 +342,3 @@ def test_the_rows_of_one_process_are_those_of_the_whole_batch(prepared, stories,
                 np.testing.assert_array_equal(part[name][rows], whole_[name][rows])
                 if name in tokens:
                     assert not part[name][~needed].any()
-
-
-def test_a_saved_place_goes_on_with_the_same_batches_and_other_shards_are_refused(prepared):
-    shards, _, _ = prepared
-    load = partial(shard_rows.load_records, shards=shards, pad_id=0)
-
-    def batches(seed=0):
-        return Batches(ShardPlan(shards, 99, 2, 200, 2, seed=seed), load, by_rows=True)
-
-    with batches() as first, batches() as second, batches(1) as other:
-        taken = [next(first)["source"].tolist() for _ in range(9)]
-        for _ in range(4):
-            next(second)
-        state = second.get_state()
-        second.restore({"next_index": 0, "fingerprint": state["fingerprint"]})
-        second.restore(json.loads(json.dumps(state)))
-        assert [next(second)["source"].tolist() for _ in range(5)] == taken[4:]
-        with pytest.raises(LabError, match="belongs to other batches"):
-            other.restore(state)
-
-
-def test_sets_in_memory_are_prepared_with_their_own_splits(tmp_path):
-    data = PairsConfig(source="reverse", max_pairs=300, validation_size=20, test_size=10)
-    plan = Plan("translation", data, text.TokenizerConfig(kind="word"))
-    preparing.prepare(plan, tmp_path, lambda line: None)
-    shards, known = Shards(tmp_path), load_pairs(data)
-    assert shards.held_out("test")[""] == known.test and len(shards) == 300
-    found = shards.take(np.arange(300))["source"]
-    expected = Ragged.from_lists(encoded(shards, [a for a, _ in known.train]))
-    np.testing.assert_array_equal(found.values, expected.values)

@@ -100,9 +100,8 @@ def test_a_tfds_split_that_is_missing_is_cut_from_training(tmp_path):
 )
 def test_tfds_says_how_to_prepare_a_set(settings, message, tmp_path):
     prepare_pairs(tmp_path, {"train": 3, "validation": 1, "test": 1})
-    with pytest.raises(LabError, match=message) as caught:
+    with pytest.raises(LabError, match=message):
         load_pairs(tfds_config(tmp_path, **settings))
-    assert "\n" not in str(caught.value)
 
 
 def test_tfds_documents_keep_their_splits_and_hold_out_those_that_are_missing(monkeypatch):

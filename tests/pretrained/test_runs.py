@@ -16,7 +16,7 @@ from PIL import Image
 
 from tests.entry import command
 from tests.pretrained.fixtures import DIRECTORIES, load, random_params, same_trees
-from tests.text.test_t5_tokenizer import LINES, spiece
+from tests.text.test_model_files import LINES, spiece
 from tests.tiny import make_trainer, tiny_config
 from transformer_lab import pretrained, text
 from transformer_lab.errors import LabError

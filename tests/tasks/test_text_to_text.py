@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+from tests.data.test_span_corruption import restore
 from tests.tiny import config_of, first_batch, make_trainer
 from transformer_lab.data import text_tasks
 from transformer_lab.data.sources import libreoffice_help
-from transformer_lab.data.span_corruption import restore
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.text_to_text import score_task
 

@@ -142,16 +142,10 @@ def test_the_command_prints_each_merge_and_words_after_it(tmp_path):
     first = " ".join(words.stdout.decode().splitlines()[0].split())
     assert first == "1 l + o 3 lo w </w> lo w e r </w>"
     assert words.stdout.decode().splitlines()[-1].split()[-2:] == ["low</w>", "lower</w>"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+    for arguments, message in (
         ((), "give --file=TEXT.txt, or words"),
         (("--file=/no/such.txt",), "/no/such.txt"),
-    ],
-)
-def test_a_mistake_in_the_command_is_one_line(arguments, words):
-    done = command("merges", *arguments)
-    assert done.returncode == 2 and done.stdout == b"" and b"Traceback" not in done.stderr
-    assert words in done.stderr.decode().strip().splitlines()[-1]
+    ):
+        done = command("merges", *arguments)
+        assert done.returncode == 2 and done.stdout == b"" and b"Traceback" not in done.stderr
+        assert message in done.stderr.decode().strip().splitlines()[-1]

@@ -11,22 +11,8 @@ from transformer_lab.text.sentence_piece import _lines
 KINDS = ("bpe", "unigram")
 TEXTS = ["hello world  this is\n\ta text ", "the cat sat on the mat", "naïve café"] * 4
 EMOJI = "\N{GRINNING FACE}"
-PARTS = [
-    " ",
-    "  ",
-    "\t",
-    "\r\n",
-    "▁",
-    "▅",
-    " ⁇ ",
-    "\ufeff",
-    "\0",
-    "</s>",
-    "<0x41>",
-    "é",
-    " the",
-    "👨‍👩‍👧",
-]
+PARTS = [" ", "  ", "\t", "\r\n", "▁", "▅", " ⁇ ", "\ufeff", "\0", "</s>", "<0x41>", "é", " the"]
+PARTS += ["👨‍👩‍👧"]
 
 
 def make(kind, texts=TEXTS, **settings):
@@ -57,28 +43,21 @@ def test_a_lossless_tokenizer_keeps_white_space_and_signs(lossless, text):
     assert [tokenizer.decode(tokenizer.encode(text)) for tokenizer in lossless] == [text, text]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_default_normalisation_is_lossy_as_documented(kind):
-    tokenizer = make(kind, vocab_size=285)
-    assert tokenizer.decode(tokenizer.encode("  wait…  ﬁne\n")) == "wait... fine"
-
-
-def test_a_lossless_tokenizer_learns_indents():
+def test_a_lossless_tokenizer_learns_indents_and_says_nothing(capfd):
     tokenizer = make("bpe", ["def f():\n        return 1"] * 4, lossless=True, vocab_size=290)
     assert pieces(tokenizer, " " * 8) == ["▁" * 8]
+    make("bpe")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unseen_emoji_becomes_four_bytes_and_returns(kind):
+def test_texts_are_normalised_and_an_unseen_emoji_becomes_bytes_or_is_unknown(kind):
     tokenizer = make(kind, vocab_size=285)
+    assert tokenizer.decode(tokenizer.encode("  wait…  ﬁne\n")) == "wait... fine"
     found = pieces(tokenizer, f"the {EMOJI}")
     assert found[-4:] == ["<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]
     assert sum(piece.startswith("<0x") for piece in found) == 4
     assert tokenizer.decode(tokenizer.encode(f"the {EMOJI}")) == f"the {EMOJI}"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_unseen_emoji_without_byte_fallback_is_one_unknown(kind):
     tokenizer = make(kind, vocab_size=30, byte_fallback=False)
     assert tokenizer.encode(f"the {EMOJI}").count(tokenizer.unk_id) == 1
     assert EMOJI not in tokenizer.decode(tokenizer.encode(f"the {EMOJI}"))
@@ -113,19 +92,11 @@ def test_a_vocabulary_too_small_is_refused_with_the_smallest_possible(
     assert made.vocab_size == smallest
 
 
-def test_training_says_nothing(capfd):
-    make("bpe")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_long_lines_are_not_dropped():
+def test_long_lines_and_those_with_the_trainers_own_sign_are_not_dropped():
+    tokenizer = make("bpe", ["zebra ▅ zebra"] * 3, vocab_size=271)
+    assert pieces(tokenizer, "zebra") == ["▁zebra"]
     long = "zebra " * 2000  # 12,000 bytes, of which the trainer takes 4,192 a line
     tokenizer = make("bpe", [long, "abc"], vocab_size=272)
-    assert pieces(tokenizer, "zebra") == ["▁zebra"]
-
-
-def test_lines_with_the_trainers_own_sign_are_not_dropped():
-    tokenizer = make("bpe", ["zebra ▅ zebra"] * 3, vocab_size=271)
     assert pieces(tokenizer, "zebra") == ["▁zebra"]
 
 

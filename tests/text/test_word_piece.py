@@ -84,9 +84,7 @@ def test_trained_special_ids_are_the_houses(trained):
     assert ids == (0, 1, 2, 3, 4) and trained.special_ids == {0, 1, 2, 3, 4}
     assert [trained.piece(i) for i in ids] == ["[PAD]", "[SEP]", "[CLS]", "[UNK]", "[MASK]"]
     assert train(TokenizerConfig(kind="byte"), []).special_ids == {0, 1, 2, 3}
-
-
-def test_special_names_in_a_text_are_plain_text(trained):
+    # Their names in a text are plain text.
     assert pieces(trained, "[MASK]") == ["[UNK]", *pieces(trained, "mask"), "[UNK]"]
     tokenizer = load(bert("[", "]", "mask", "cls", "m", "##ask"))
     assert pieces(tokenizer, "[MASK][CLS]") == ["[", "mask", "]", "[", "cls", "]"]
@@ -123,6 +121,9 @@ def test_berts_files_keep_their_ids_and_survive_a_checkpoint(tmp_path):
     again = load_dir(tmp_path)
     assert again.fingerprint() == tokenizer.fingerprint() and again.special_ids == {0, 2, 3, 4, 5}
     assert again.encode("The cats.") == [6, 7, 8, 2]
+    names = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "pad_token": "<pad>"}
+    other = load(bert("<s>", "</s>", "<pad>", "<mask>", "a", mask_token="<mask>", **names))
+    assert (other.bos_id, other.eos_id, other.pad_id, other.mask_id) == (6, 7, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,11 @@ def test_a_vocab_txt_obeys_the_settings_beside_it(settings, ids):
     assert load(tokenizer.to_files()).encode("É 中文") == ids
 
 
-def test_tokens_that_were_added_to_a_vocab_txt_have_their_ids():
+def test_a_vocab_txt_without_settings_and_with_other_files_beside_it():
+    assert load(bert("e", "é")).config.lowercase and load(bert("e", "é")).encode("É") == [6]
+    assert not load(bert("e", "E")).config.lowercase  # a capital
+    byte_bpe = train(TokenizerConfig(kind="byte_bpe", vocab_size=280), TEXTS)
+    assert load({**gpt2(byte_bpe), **bert()}).config.kind == "hf"  # as its tokenizer.json says
     files = bert()
     size = load(files).vocab_size
     beside = {"added_tokens.json": json.dumps({"[USER]": size, "[PAD]": 0}).encode()}
@@ -150,18 +155,6 @@ def test_tokens_that_were_added_to_a_vocab_txt_have_their_ids():
     assert tokenizer.vocab_size == size + 1
     # Text and added tokens are both lowercase here, as in the reference.
     assert tokenizer.encode("[user] the [USER]") == [size, *load(files).encode("the"), size]
-
-
-def test_without_settings_a_vocabulary_without_capitals_is_uncased():
-    assert load(bert("e", "é")).config.lowercase and load(bert("e", "é")).encode("É") == [6]
-    assert not load(bert("e", "E")).config.lowercase
-
-
-def test_the_special_tokens_may_have_other_names():
-    names = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "pad_token": "<pad>"}
-    files = bert("<s>", "</s>", "<pad>", "<mask>", "a", mask_token="<mask>", **names)
-    tokenizer = load(files)
-    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.mask_id) == (6, 7, 8, 9)
 
 
 def test_a_word_piece_tokenizer_json_goes_before_vocab_txt_and_may_be_old():
@@ -207,11 +200,6 @@ def test_settings_that_conflict_with_tokenizer_json_win(in_json, settings, ids):
         assert load({**files, **others}).config.lowercase == in_json
 
 
-def test_a_byte_bpe_tokenizer_json_beside_a_vocab_txt_stays_byte_bpe(trained):
-    byte_bpe = train(TokenizerConfig(kind="byte_bpe", vocab_size=280), TEXTS)
-    assert load({**gpt2(byte_bpe), **bert()}).config.kind == "hf"
-
-
 def test_files_that_cannot_be_used_are_one_line():
     cases = [
         (b"[CLS]\n[SEP]\n", "lacks its unknown token"),
@@ -240,12 +228,12 @@ def test_words_one_by_one_are_the_pieces_of_the_text(trained, words):
 
 
 @pytest.mark.parametrize(
-    "kind", ["bpe", "unigram", "byte_bpe", "plain_bpe", "char", "word", "byte"]
-)
-@pytest.mark.parametrize("lossless", [False, True])
-def test_words_of_every_kind_are_the_pieces_of_the_text(kind, lossless):
-    if lossless and kind not in ("bpe", "unigram"):
-        return
+    "kind",
+    ["bpe", "unigram", "byte_bpe", "plain_bpe", "char", "word", "byte", "lossless bpe",
+     "lossless unigram"],
+)  # fmt: skip
+def test_words_of_every_kind_are_the_pieces_of_the_text(kind):
+    lossless, kind = kind.startswith("lossless"), kind.split()[-1]
     config = TokenizerConfig(kind=kind, vocab_size=285, lossless=lossless)
     tokenizer = train(config, ["the cat sat on the mat", "hello world, a text"] * 4)
     for words in (["the", "cat", "sat,", "x"], ["cat"], []):

@@ -158,7 +158,7 @@ def test_one_stack_in_an_encoder_decoders_place_shows_source_and_target_in_one_r
 def test_pieces_are_joined_to_the_words_they_spell(kind):
     """A word's row is the mean of its pieces', its column their sum; special tokens stay apart."""
     config = text.TokenizerConfig(kind, 40 if kind == "wordpiece" else 275)
-    tok = text.train(config, ["the moon shines", "a river runs", "moonshine"] * 9, 0)
+    tok = text.train(config, ["the moon shines", "a river runs", "moonshine"] * 9)
     parts = [tok.encode(t) for t in ("moonshine runs the", "river ash")]
     ids = [*parts[0], tok.eos_id, *parts[1], tok.eos_id]
     words = ["moonshine", "runs", "the", tok.piece(tok.eos_id), "river", "ash"]

@@ -54,7 +54,7 @@ def main(_: list[str]) -> None:
         model = fit(order)
         nats, tokens, right = _score(model, documents)
         row = nats / tokens, math.exp(nats / tokens), nats / math.log(2) / sizes.sum()
-        counts = sum(model.describe()["ngrams"])
+        counts = sum(model.sizes())
         table.add_row(str(order), *(f"{x:.4g}" for x in row), f"{right:.3f}", f"{counts:,}")
     Console().print(table)
 

@@ -168,8 +168,12 @@ class BatchPlan:
 
     def padding_share(self) -> float:
         """Share of an epoch's slots that hold no token, filler rows included."""
-        sizes = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
-        return 1.0 - float(self.lengths.sum()) / float(self._batches @ sizes)
+        slots = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
+        return 1.0 - self._tokens() / float(self._batches @ slots)
+
+    def _tokens(self) -> float:
+        """Tokens of an epoch's examples."""
+        return float(self.lengths.sum())
 
     def describe(self) -> list[str]:
         """One line a shape: its rows, and the batches and examples of an epoch."""
@@ -207,11 +211,16 @@ class RowPlan(BatchPlan):
         seed: int,
         draws: Draws | None = ROW_DRAWS,
     ):
-        for key, value in (("length", length), ("rows", rows)):
-            if value < 1:
-                raise LabError(f"{key} must be at least 1, got {value}")
+        check_row_shape(length, rows)
         super().__init__(filled[:, None], [(length,)], rows * length, seed=seed)
         self.name, self.draws = name, draws
+
+
+def check_row_shape(length: int, rows: int) -> None:
+    """Refuses rows of no length, and batches of no row."""
+    for key, value in (("length", length), ("rows", rows)):
+        if value < 1:
+            raise LabError(f"{key} must be at least 1, got {value}")
 
 
 def _assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:

@@ -40,15 +40,13 @@ def choose_buckets(
     count: int,
     tokens_per_batch: int,
     multiple: int = 1,
-    align: int = 1,
     counts: Int[np.ndarray, "n"] | None = None,
 ) -> list[Shape]:
     """At most `count` nested shapes for which an epoch's slots, filler rows included, are fewest.
 
     Every shape is at least the one before in each field; the last holds the longest of each field.
-    Lengths are multiples of `align`, but never above the data's longest. Fewer shapes than `count`
-    come back where more would save no slot. With `counts`, each row of lengths stands for so many
-    examples. Raises LabError as `rows_per_batch` does.
+    Fewer shapes than `count` come back where more would save no slot. With `counts`, each row of
+    lengths stands for so many examples. Raises LabError as `rows_per_batch` does.
 
     Fields are only loosely correlated, so the shapes are a path through the grid of lengths rather
     than cuts of one sorted key: the best path on a coarse grid, then on ever finer surroundings of
@@ -59,7 +57,7 @@ def choose_buckets(
     lengths = np.maximum(lengths, 1)
     longest = np.max(lengths, axis=0)
     rows_per_batch(longest.tolist(), tokens_per_batch, multiple)
-    lengths, weights = _distinct(np.minimum(-(-lengths // align) * align, longest), counts)
+    lengths, weights = _distinct(lengths, counts)
 
     def search(points: np.ndarray) -> tuple[float, list[Shape]]:
         rows = tokens_per_batch // points.sum(axis=1) // multiple * multiple

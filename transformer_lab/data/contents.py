@@ -20,7 +20,7 @@ import numpy as np
 from transformer_lab import text
 from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.formats.lines import LICENCE
-from transformer_lab.data.formats.records import Part, Row, find, parts_of, read
+from transformer_lab.data.formats.records import Part, Texts, find, parts_of, read
 from transformer_lab.data.parallel import PairsConfig, load_pairs
 from transformer_lab.data.processes import results
 from transformer_lab.data.splits import SPLITS, key, shuffled
@@ -53,7 +53,7 @@ class Plan:
         return "documents" if isinstance(self.data, DocumentsConfig) else "pairs"
 
     @property
-    def names(self) -> Row:
+    def names(self) -> Texts:
         """The languages of pairs."""
         return self.data.sides() if isinstance(self.data, PairsConfig) else ()
 
@@ -72,13 +72,13 @@ class Content:
     Of files, which have no other parts than "", what only reading them tells is empty at first.
     """
 
-    train: dict[str, list[Part | Sequence[Row]]]
+    train: dict[str, list[Part | Sequence[Texts]]]
     files: list[list[Any]]  # name and bytes of each; none: all is in memory
-    held: dict[str, dict[str, list[Row]]]  # split, part
+    held: dict[str, dict[str, list[Texts]]]  # split, part
     report: dict[str, int]
     licence: str
     fingerprint: str = ""  # SHA-256 of all texts
-    sample: Iterable[Row] = ()
+    sample: Iterable[Texts] = ()
 
 
 def find_content(plan: Plan) -> Content:
@@ -138,7 +138,7 @@ def _in_memory(plan: Plan) -> Content:
     )
 
 
-def _spaced(sets: list[Sequence[Row]], characters: int) -> Iterator[Row]:
+def _spaced(sets: list[Sequence[Texts]], characters: int) -> Iterator[Texts]:
     """Rows at equal distances, of about so many characters; all of them if these are fewer."""
     for rows in sets:
         some = [rows[i] for i in range(0, len(rows), max(1, len(rows) // 1000))]
@@ -147,7 +147,7 @@ def _spaced(sets: list[Sequence[Row]], characters: int) -> Iterator[Row]:
             yield rows[i]
 
 
-def kept(rows: Iterable[Row], max_characters: int, report: Counter[str]) -> Iterator[Row]:
+def kept(rows: Iterable[Texts], max_characters: int, report: Counter[str]) -> Iterator[Texts]:
     """Rows with text in each field, none too long; drops are counted. No lone surrogates stay."""
     for row in rows:
         row = tuple(map(clean, row))
@@ -170,7 +170,7 @@ def scanned(plan: Plan, content: Content, say: Say) -> Content:
     calls = ((i, part, plan.sample * part.size // whole) for i, part in enumerate(parts))
     call = partial(_scan_part, kind=plan.kind, names=plan.names, limit=limit, seed=seed, most=most)
     found: list[Any] = [None] * len(parts)  # of each part: rows, their SHA-256, sample
-    held: dict[bytes, tuple[int, Row]] = {}
+    held: dict[bytes, tuple[int, Texts]] = {}
     for done, (number, some, *rest) in enumerate(results(call, calls, plan.workers), 1):
         found[number] = rest
         for name, row in some.items():
@@ -200,8 +200,8 @@ def _scan_part(number, part, letters, kind, names, limit, seed, most):
     """The part's number, its rows of the smallest hashes, how many rows it has, their SHA-256, and
     a sample. Equal sources share a hash; the last stays, as in `data.splits.split_by_source`."""
     digest, count = hashlib.sha256(), 0
-    held: dict[bytes, Row] = {}
-    sample: list[tuple[bytes, int, Row]] = []
+    held: dict[bytes, Texts] = {}
+    sample: list[tuple[bytes, int, Texts]] = []
     bound, floor, total = b"\xff" * 32, b"", 0
     for row in kept(read(part, kind, names), limit, Counter()):
         count += 1

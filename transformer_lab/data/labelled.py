@@ -68,8 +68,8 @@ def row_key(row: LabelledRow) -> str:
     """What makes two rows the same one, whatever their labels; "" for a row without text."""
     if isinstance(row, Tagged):
         return key(" ".join(row.words))
-    texts = (row.context, row.question) if isinstance(row, Question) else (row.text, row.pair or "")
-    return "\0".join(map(key, texts)) if key(texts[0]) else ""
+    first, second = (row.context, row.question) if isinstance(row, Question) else row[:2]
+    return f"{name}\0{key(second or '')}" if (name := key(first)) else ""
 
 
 def labels_of(rows: list[LabelledRow]) -> list[str]:

@@ -84,10 +84,9 @@ class MixedPlan(BatchPlan):
         drawn = self._drawn.reshape(len(self.rates), -1).sum(axis=1)
         return drawn / drawn.sum()
 
-    def padding_share(self) -> float:
-        slots = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
+    def _tokens(self) -> float:
         means = [self.lengths[m].sum() / max(len(m), 1) for m in self._members]
-        return 1.0 - float(self._drawn @ means) / float(self._batches @ slots)
+        return float(self._drawn @ means)
 
     @cached_property
     def _digest(self) -> str:

@@ -3,9 +3,8 @@
 Where a row holds no token its ids are 0, and its mask is False.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
@@ -65,30 +64,6 @@ def packed_plan(packed: Packed, rows: int, seed: int = 0, prefix: bool = False) 
     return RowPlan(f"packed {prefix}", filled, packed.tokens.shape[1], rows, seed, draws)
 
 
-def training_rows(
-    documents: Ragged,
-    layout: str,
-    length: int,
-    rows: int,
-    seed: int,
-    prefix: bool,
-    start: int,
-    eos: int,
-) -> tuple[RowPlan, Callable[..., Batch]]:
-    """The order of the rows of documents in a `layout`, and what makes a batch of them."""
-    if layout == "packed":
-        packed = pack(documents, length, start, eos)
-        return packed_plan(packed, rows, seed, prefix), partial(load_packed, packed=packed)
-    stream = as_stream(documents, eos, seed, stream_start(start, eos))
-    plan = StreamPlan(len(stream), length, rows, seed, prefix)
-    return plan, partial(load_stream, stream=stream)
-
-
-def stream_start(start: int, eos: int) -> int | None:
-    """What begins a document of a stream, unless it is the end token of the one before."""
-    return None if start == eos else start
-
-
 def as_stream(
     documents: Ragged, eos: int, seed: int = 0, start: int | None = None
 ) -> Int32[np.ndarray, "tokens"]:
@@ -110,23 +85,26 @@ def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
     document, begin = _pieces(framed.lengths() - 1, length, length)
     starts = framed.offsets[document] + begin
     sizes = np.minimum(length, framed.offsets[document + 1] - 1 - starts)
-    places = _best_fit(sizes, length)
-    return lay(framed.values, starts, sizes, places, (int(places[0].max(initial=-1)) + 1, length))
+    positions = _best_fit(sizes, length)
+    return lay(
+        framed.values, starts, sizes, positions, (int(positions[0].max(initial=-1)) + 1, length)
+    )
 
 
 def lay(
-    values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, places: np.ndarray, shape: Shape
+    values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, positions: np.ndarray, shape: Shape
 ) -> Packed:
     """Rows of `shape` with pieces of closed documents: piece i is the `sizes[i]` values from
-    `starts[i]` on, with the values behind each as targets; `places` are row, column and segment."""
-    row, column, segment = places
+    `starts[i]` on, with the values behind each as targets; `positions` are the row, the first
+    column and the segment of each piece."""
+    row, column, segment = positions
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     source = np.repeat(starts, sizes) + within
-    place = np.repeat(row * shape[1] + column, sizes) + within
+    position = np.repeat(row * shape[1] + column, sizes) + within
     tokens, targets, segments = (np.zeros(shape, np.int32) for _ in range(3))
-    tokens.flat[place] = values[source]
-    targets.flat[place] = values[source + 1]
-    segments.flat[place] = np.repeat(segment, sizes)
+    tokens.flat[position] = values[source]
+    targets.flat[position] = values[source + 1]
+    segments.flat[position] = np.repeat(segment, sizes)
     return Packed(tokens, targets, segments)
 
 
@@ -155,7 +133,7 @@ def _best_fit(sizes: np.ndarray, length: int) -> np.ndarray:
     rows_with: list[list[int]] = [[] for _ in range(length + 1)]
     pieces_in: list[int] = []
     spaces = 0
-    places = np.zeros((3, len(sizes)), np.int64)
+    positions = np.zeros((3, len(sizes)), np.int64)
     for piece in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[piece])
         fitting = spaces >> size
@@ -168,11 +146,11 @@ def _best_fit(sizes: np.ndarray, length: int) -> np.ndarray:
             row, space = len(pieces_in), length
             pieces_in.append(0)
         pieces_in[row] += 1
-        places[:, piece] = row, length - space, pieces_in[row]
+        positions[:, piece] = row, length - space, pieces_in[row]
         if space > size:
             rows_with[space - size].append(row)
             spaces |= 1 << (space - size)
-    return places
+    return positions
 
 
 def load_stream(
@@ -185,8 +163,8 @@ def load_stream(
     """
     ids = ids.reshape(len(ids), -1)
     starts = ids[:, :1]
-    places = (np.maximum(starts, 0) + np.arange(shape[0] + 1)) % len(stream)
-    window = np.where(starts >= 0, stream[places], 0)
+    positions = (np.maximum(starts, 0) + np.arange(shape[0] + 1)) % len(stream)
+    window = np.where(starts >= 0, stream[positions], 0)
     segments = np.repeat((starts >= 0).astype(np.int32), shape[0], axis=1)
     return batch_of(window[:, :-1], window[:, 1:], segments, ids[:, 1:])
 
@@ -205,30 +183,30 @@ def batch_of(tokens, targets, segments, draws) -> Batch:
     real = segments > 0
     batch = {"tokens": tokens, "targets": targets, "mask": real}
     if draws.shape[1]:
-        place, length = _prefix(segments, draws)
-        batch["prefix"] = real & (place < length)
-        batch["mask"] = real & (place >= length - 1)
+        position, length = _prefix(segments, draws)
+        batch["prefix"] = real & (position < length)
+        batch["mask"] = real & (position >= length - 1)
     return batch
 
 
 def _prefix(segments: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each input's place in its segment, and the length of the segment's prefix.
+    """Each input's position in its segment, and the length of the segment's prefix.
 
     Of n inputs, 1 to n - 1 are the prefix, all equally likely: a row's draw, moved by the golden
     ratio from segment to segment, is a uniform number for each.
     """
-    places = np.arange(segments.shape[1])
+    positions = np.arange(segments.shape[1])
     change = segments[:, 1:] != segments[:, :-1]
     edge = np.ones((len(segments), 1), bool)
-    begin = np.maximum.accumulate(np.where(np.hstack([edge, change]), places, 0), axis=1)
-    last = np.where(np.hstack([change, edge]), places, len(places))
+    begin = np.maximum.accumulate(np.where(np.hstack([edge, change]), positions, 0), axis=1)
+    last = np.where(np.hstack([change, edge]), positions, len(positions))
     end = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
     uniform = (draws / 2**32 + segments * _GOLDEN) % 1
-    return places - begin, 1 + (uniform * np.maximum(1, end - begin)).astype(np.int64)
+    return positions - begin, 1 + (uniform * np.maximum(1, end - begin)).astype(np.int64)
 
 
 def eval_windows(
-    documents: Ragged | Sequence[Sequence[int]],
+    documents: Ragged,
     length: int,
     stride: int,
     rows: int,
@@ -246,8 +224,6 @@ def eval_windows(
     """
     if not 1 <= stride <= length:
         raise LabError(f"stride must be from 1 to the length {length}, got {stride}")
-    if not isinstance(documents, Ragged):
-        documents = Ragged.from_lists(documents)
     framed = documents if bos is None else closed(documents, bos, eos)
     document, begin = _pieces(framed.lengths() - 1, length, stride)
     starts, ends = framed.offsets[document] + begin, framed.offsets[document + 1] - 1
@@ -256,13 +232,13 @@ def eval_windows(
     fresh = np.where(begin == 0, 0, length - stride)  # a window's first target that counts
     filler = (0, -len(starts) % rows)  # windows that start where they end
     starts, ends, weights, fresh = (np.pad(a, filler) for a in (starts, ends, weights, fresh))
-    places = np.arange(length)
+    positions = np.arange(length)
     for some in np.arange(len(starts)).reshape(-1, rows):
-        source = starts[some, None] + places
+        source = starts[some, None] + positions
         real = source < ends[some, None]
         yield {
             "tokens": np.where(real, framed.values.take(source, mode="clip"), 0),
             "targets": np.where(real, framed.values.take(source + 1, mode="clip"), 0),
-            "mask": real & (places >= fresh[some, None]),
+            "mask": real & (positions >= fresh[some, None]),
             "bytes": weights[some],
         }

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from transformer_lab.data.labelled import Example
-from transformer_lab.data.splits import Splits
-from transformer_lab.errors import LabError, known
+from transformer_lab.data.splits import SPLITS, Splits
+from transformer_lab.errors import LabError, at_least, known, within
 
 ALPHABETS = {  # each opening symbol with the one that closes it
     "signs": {"+": "-"},
@@ -44,11 +44,8 @@ class ParenthesesConfig:
                 f"config.data.min_length, max_length and other_lengths = {lengths} must be even, "
                 "from 2, the first the smallest"
             )
-        if not 0 <= self.near_misses <= 1:
-            raise LabError(f"config.data.near_misses = {self.near_misses} is not in [0, 1]")
-        for name in ("train_size", "validation_size", "test_size", "other_size"):
-            if getattr(self, name) < 2:
-                raise LabError(f"config.data.{name} = {getattr(self, name)} must be at least 2")
+        within("config.data.near_misses", self.near_misses, 0, 1)
+        at_least(self, "config.data", 2, *(f"{split}_size" for split in (*SPLITS, "other")))
 
 
 def is_balanced(text: str, symbols: str) -> bool:

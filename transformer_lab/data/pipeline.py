@@ -17,7 +17,7 @@ Batch = dict[str, np.ndarray]
 
 
 class Batches(Iterator[Batch]):
-    """The batches of a plan from step `start` on: for ever, or one epoch with `repeat=False`.
+    """The batches of a plan, for ever.
 
     `load(ids, shape)` makes a batch of example ids, -1 being a filler row; it runs in threads, so
     it may read but not change. For padded token ids it is `partial(fill, fields, pad_id=0)`.
@@ -32,18 +32,13 @@ class Batches(Iterator[Batch]):
         self,
         plan: BatchPlan,
         load: Callable[..., Batch],
-        start: int = 0,
-        repeat: bool = True,
         workers: int = 0,
         by_rows: bool = False,
     ):
         self._plan = plan
-        # Grain wraps an index at the length of its source, so a source of one epoch would repeat
-        # epoch 0 for ever: the source is the steps themselves.
-        self._steps = sys.maxsize if repeat else len(plan)
         self._load, self._by_rows, self._needed = load, by_rows, None
         self._workers, self._closed, self._iterator = workers, False, None
-        self._seek(start)
+        self._place = 0  # the step of the next batch
 
     def __next__(self) -> Batch:
         if self._iterator is None:
@@ -61,7 +56,9 @@ class Batches(Iterator[Batch]):
         """Reads from the present place on; threads and processes start with the first batch."""
         if self._closed:
             raise ValueError("the batches were closed")
-        steps = grain.MapDataset.range(self._place, self._steps).map(
+        # Grain wraps an index at the length of its source, so a source of one epoch would repeat
+        # epoch 0 for ever: the source is the steps themselves.
+        steps = grain.MapDataset.range(self._place, sys.maxsize).map(
             partial(_read, self._plan, self._load, self._needed)
         )
         ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
@@ -90,11 +87,8 @@ class Batches(Iterator[Batch]):
                 " tokens_per_batch or rows a batch (data x fsdp x micro-batches) changed; set them"
                 " as they were, or start in a new directory"
             )
-        self._seek(state["next_index"])
-
-    def _seek(self, step: int) -> None:
-        if not 0 <= operator.index(step) <= self._steps:
-            raise LabError(f"data step {step} is not within 0 and {self._steps}")
+        if operator.index(step := state["next_index"]) < 0:
+            raise LabError(f"data step {step} is negative")
         self._stop()
         self._place = int(step)
 

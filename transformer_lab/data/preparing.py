@@ -20,7 +20,7 @@ from numpy.lib.format import open_memmap
 
 from transformer_lab import text
 from transformer_lab.data.contents import Content, Plan, Say, find_content, kept, scanned
-from transformer_lab.data.formats.records import Part, Row, read
+from transformer_lab.data.formats.records import Part, Texts, read
 from transformer_lab.data.processes import results
 from transformer_lab.data.shards import PREPARED, TOKENIZER, settings, shard_name
 from transformer_lab.data.splits import SPLITS, key
@@ -117,13 +117,13 @@ def _shared(folder: str) -> tuple[dict[str, Any], text.Tokenizer, set[str]]:
     return about, text.load_dir(Path(folder) / TOKENIZER), {key(json.loads(x)[1]) for x in lines}
 
 
-def _write_shard(folder: str, number: int, content: Part | Sequence[Row]) -> int:
+def _write_shard(folder: str, number: int, content: Part | Sequence[Texts]) -> int:
     """Writes the records of a shard, their lengths, and last what counts as done."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     about, tokenizer, held = _shared(folder)
     report: Counter[str] = Counter()
-    rows: Iterable[Row] = content
+    rows: Iterable[Texts] = content
     if isinstance(content, Part):
         rows = read(content, about["kind"], tuple(about["names"]))
         rows = kept(rows, about["max_characters"], report)
@@ -146,7 +146,7 @@ def _write_shard(folder: str, number: int, content: Part | Sequence[Row]) -> int
     return len(lengths)
 
 
-def _not_held(rows: Iterable[Row], held: set[str], report: Counter[str]) -> Iterator[Row]:
+def _not_held(rows: Iterable[Texts], held: set[str], report: Counter[str]) -> Iterator[Texts]:
     for row in rows:
         if key(row[0]) in held:
             report["held_out"] += 1
@@ -162,7 +162,7 @@ def batched(items: Iterable[Any], count: int) -> Iterator[list[Any]]:
 
 
 def _encoded(
-    rows: Iterable[Row], tokenizer: text.Tokenizer, kind: str
+    rows: Iterable[Texts], tokenizer: text.Tokenizer, kind: str
 ) -> Iterator[list[list[int]]]:
     """Token ids of each row's texts; those of pairs with their start and end tokens."""
     for some in batched(rows, 256):

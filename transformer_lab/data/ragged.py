@@ -1,6 +1,6 @@
 """Rows of unequal length in two flat arrays: how tokenized examples lie in memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -52,6 +52,10 @@ class Ragged:
             raise IndexError(f"row {index} of {len(self)}")
         index %= len(self)
         return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[Int32[np.ndarray, "length"]]:
+        """The rows, one after the other."""
+        return map(self.__getitem__, range(len(self)))
 
     def lengths(self) -> Int64[np.ndarray, "rows"]:
         """Tokens of each row."""
@@ -107,8 +111,8 @@ def _pad(rows: Ragged, ids: np.ndarray, length: int, pad_id: int, name: str):
             f'"{name}" of example {row} has {lengths.max()} tokens and the batch holds {length}:'
             " plan the batches from these lengths, or lower max_length"
         )
-    places = np.arange(length)
-    mask = places < lengths[:, None]
+    columns = np.arange(length)
+    mask = columns < lengths[:, None]
     tokens = np.full(mask.shape, pad_id, np.int32)
-    tokens[mask] = rows.values[(starts[:, None] + places)[mask]]
+    tokens[mask] = rows.values[(starts[:, None] + columns)[mask]]
     return tokens, mask

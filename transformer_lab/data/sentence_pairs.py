@@ -221,15 +221,15 @@ def load_pairs(
     which is all padding. `hide`, such as a `masking.Masker`, gets the batch and the rows' draws.
     """
     a0, a1, b0, b1, is_random, draws = ids.T[:, :, None]
-    places = np.arange(shape[0])
+    positions = np.arange(shape[0])
     a_end = a1 - a0 + 1  # where the end token of A stands
     end = np.where(b1 > b0, a_end + b1 - b0 + 1, a_end)
-    in_a, types = places < a_end, (places > a_end) & (places <= end)
-    source = np.where(in_a, a0 + places - 1, b0 + places - a_end - 1)
+    in_a, types = positions < a_end, (positions > a_end) & (positions <= end)
+    source = np.where(in_a, a0 + positions - 1, b0 + positions - a_end - 1)
     tokens = sentences.tokens.take(source, mode="clip")
-    tokens[(places == a_end) | (places == end)] = tokenizer.eos_id
+    tokens[(positions == a_end) | (positions == end)] = tokenizer.eos_id
     tokens[:, 0] = tokenizer.bos_id
-    mask = (places <= end) & (a0 >= 0)
+    mask = (positions <= end) & (a0 >= 0)
     batch = {
         "tokens": np.where(mask, tokens, np.int32(tokenizer.pad_id)),
         "types": (types & mask).astype(np.int32),

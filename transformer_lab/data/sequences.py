@@ -42,11 +42,8 @@ class SequencesConfig(SourceConfig):
         at_least(self, "config.data", 1, "length", "other_size", "pairs", "remembered")
         if self.source == "pixels":
             ImageConfig(source=self.images, path=self.path)
-        elif min(self.train_size, self.validation_size, self.test_size) < 1:
-            raise LabError(
-                f"config.data.train_size = {self.train_size}, validation_size = "
-                f"{self.validation_size} and test_size = {self.test_size} must be at least 1"
-            )
+        else:
+            at_least(self, "config.data", 1, *(f"{split}_size" for split in SPLITS))
 
 
 @dataclass(frozen=True)

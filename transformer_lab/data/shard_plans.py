@@ -13,7 +13,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 from jaxtyping import Float64, Int, Int64
 
-from transformer_lab.data.batching import BatchPlan, Draws, fits
+from transformer_lab.data.batching import BatchPlan, Draws, check_row_shape, fits
 from transformer_lab.data.buckets import choose_buckets
 from transformer_lab.data.shards import Shards
 from transformer_lab.errors import LabError
@@ -76,10 +76,8 @@ class CountedPlan(BatchPlan):
         filler = np.full((self._rows[bucket] - len(ids), *ids.shape[1:]), -1, np.int64)
         return bucket, np.concatenate([ids, filler])
 
-    def padding_share(self) -> float:
-        slots = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
-        tokens = float(self._counts @ self.lengths.sum(axis=1))
-        return 1.0 - tokens / float(self._batches @ slots)
+    def _tokens(self) -> float:
+        return float(self._counts @ self.lengths.sum(axis=1))
 
     @cached_property
     def _digest(self) -> str:
@@ -161,9 +159,7 @@ class _DocumentPlan(CountedPlan):
     """Rows of one length; with `draws` the last column of the ids is a draw below 2^32."""
 
     def __init__(self, shards, filled, counts, length, rows, seed, draws, kind):
-        for name, value in (("length", length), ("rows", rows)):
-            if value < 1:
-                raise LabError(f"{name} must be at least 1, got {value}")
+        check_row_shape(length, rows)
         name = f"{kind} {draws} {shards.fingerprint}"
         super().__init__(filled[:, None], counts, [(length,)], rows * length, 1, seed, name)
         self.draws = Draws(2, 2**32, False) if draws else None

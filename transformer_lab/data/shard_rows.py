@@ -10,17 +10,19 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from transformer_lab.data import packing
+from transformer_lab.data.batching import BatchPlan
 from transformer_lab.data.buckets import Shape
-from transformer_lab.data.packing import Batch, batch_of, closed, lay, stream_start
-from transformer_lab.data.ragged import fill
-from transformer_lab.data.shard_plans import CountedPlan, PackedShardPlan, StreamShardPlan
+from transformer_lab.data.packing import Batch, batch_of, closed, lay
+from transformer_lab.data.ragged import Ragged, fill
+from transformer_lab.data.shard_plans import PackedShardPlan, StreamShardPlan
 from transformer_lab.data.shards import Shards
 
 Needed = Bool[np.ndarray, "rows"] | None
 
 
 def training_rows(
-    shards: Shards,
+    documents: Ragged | Shards,
     layout: str,
     length: int,
     rows: int,
@@ -28,14 +30,23 @@ def training_rows(
     prefix: bool,
     start: int,
     eos: int,
-) -> tuple[CountedPlan, Callable[..., Batch]]:
-    """As `data.packing.training_rows`, of documents in shards."""
-    more, found = (length, rows, seed, prefix), {"shards": shards, "eos": eos}
+) -> tuple[BatchPlan, Callable[..., Batch]]:
+    """The order of the rows of documents in a `layout`, and what makes a batch of them."""
+    how = length, rows, seed, prefix
+    begin = None if start == eos else start  # else the end of a document begins the next one
+    if isinstance(documents, Shards):
+        found = {"shards": documents, "eos": eos}
+        if layout == "packed":
+            return PackedShardPlan(documents, *how), partial(load_packed, **found, bos=start)
+        plan = StreamShardPlan(documents, *how, start=begin)
+        return plan, partial(load_stream, **found, start=begin, ends=plan.ends)
     if layout == "packed":
-        return PackedShardPlan(shards, *more), partial(load_packed, **found, bos=start)
-    begin = stream_start(start, eos)
-    plan = StreamShardPlan(shards, *more, start=begin)
-    return plan, partial(load_stream, **found, start=begin, ends=plan.ends)
+        packed = packing.pack(documents, length, start, eos)
+        plan = packing.packed_plan(packed, rows, seed, prefix)
+        return plan, partial(packing.load_packed, packed=packed)
+    stream = packing.as_stream(documents, eos, seed, begin)
+    plan = packing.StreamPlan(len(stream), *how)
+    return plan, partial(packing.load_stream, stream=stream)
 
 
 def load_records(
@@ -101,16 +112,16 @@ def load_packed(
     targets = shards.lengths[np.maximum(document, 0), 0].astype(np.int64) + 1 - begin
     sizes = np.where(real, np.minimum(targets, shape[0]), 0)
     row, rank = np.nonzero(real)
-    places = np.stack([row, (np.cumsum(sizes, axis=1) - sizes)[real], rank + 1])
+    positions = np.stack([row, (np.cumsum(sizes, axis=1) - sizes)[real], rank + 1])
     read = np.ones(len(row), bool) if needed is None else needed[row]
     (found,) = shards.take(document[real][read]).values()
     framed = closed(found, bos, eos)
     starts = framed.offsets[:-1] + begin[real][read]
-    rows = lay(framed.values, starts, sizes[real][read], places[:, read], whole)
+    rows = lay(framed.values, starts, sizes[real][read], positions[:, read], whole)
     segments = rows.segments
     if needed is not None:
         blank = np.zeros(int(sizes.max(initial=0)) + 1, np.int32)
         none = np.zeros(len(row), np.int64)
-        segments = lay(blank, none, sizes[real], places, whole).segments
+        segments = lay(blank, none, sizes[real], positions, whole).segments
     draws = ids[:, 0, 2:]
     return {**batch_of(rows.tokens, rows.targets, segments, draws), "segments": segments}

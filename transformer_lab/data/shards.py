@@ -29,7 +29,7 @@ from transformer_lab.errors import LabError, read_json
 PREPARED = "prepared.json"
 TOKENIZER = "tokenizer"
 # Settings of config.data that say where the data lies, not what it is.
-PLACES = ("source", "path")
+LOCATION = ("source", "path")
 
 
 class Shards:
@@ -172,4 +172,4 @@ def open_shards(
 
 def settings(data: Any) -> dict[str, Any]:
     """What a section `data` says of the content."""
-    return {key: value for key, value in asdict(data).items() if key not in PLACES}
+    return {key: value for key, value in asdict(data).items() if key not in LOCATION}

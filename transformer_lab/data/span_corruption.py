@@ -91,18 +91,3 @@ def corrupt(
     end = np.asarray([eos], np.int32)
     inputs, targets = whole[~inside | is_mark], whole[inside]
     return np.concatenate([inputs, end]), np.concatenate([targets, end])
-
-
-def restore(
-    inputs: Int32[np.ndarray, "s"], targets: Int32[np.ndarray, "t"], sentinels: Sequence[int]
-) -> list[int]:
-    """The text: the input with each sentinel replaced by what the target has after it."""
-    marks, spans = set(sentinels), {}
-    mark = None
-    for token in targets[:-1].tolist():
-        if token in marks:
-            mark = token
-        else:
-            spans.setdefault(mark, []).append(token)
-    parts = (spans.get(i, []) if i in marks else [i] for i in inputs[:-1].tolist())
-    return [token for part in parts for token in part]

@@ -24,7 +24,7 @@ from transformer_lab.data.splits import (
     key,
     split_by_source,
 )
-from transformer_lab.errors import LabError, known
+from transformer_lab.errors import LabError, at_least, known
 
 SPANS = "spans"  # the task without prefix, made of documents: see tasks.text_to_text
 PREFIXES = {
@@ -59,10 +59,8 @@ class TextTasksConfig:
             known("config.data.tasks: ", name, TASKS)
         if not self.tasks or len(set(self.tasks)) < len(self.tasks):
             raise LabError("config.data.tasks: name at least one task, and none twice")
-        if self.held_out < 0 or self.max_words < 1:
-            raise LabError(
-                f"config.data.held_out = {self.held_out} < 0, or max_words = {self.max_words} < 1"
-            )
+        at_least(self, "config.data", 0, "held_out")
+        at_least(self, "config.data", 1, "max_words")
 
 
 def load_tasks(config: TextTasksConfig) -> dict[str, PairSplits]:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int, Int64
 from transformer_lab.data.batching import RowPlan
 from transformer_lab.data.buckets import Shape
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least
 
 Batch = dict[str, np.ndarray]
 
@@ -23,11 +23,8 @@ class WindowConfig:
     power: float = 0.75  # words are drawn by frequency to this power
 
     def __post_init__(self):
-        for name in ("window", "negatives"):
-            if getattr(self, name) < 1:
-                raise LabError(f"windows.{name} = {getattr(self, name)} must be at least 1")
-        if self.subsample < 0:
-            raise LabError(f"windows.subsample = {self.subsample} must not be negative (0: all)")
+        at_least(self, "windows", 1, "window", "negatives")
+        at_least(self, "windows", 0, "subsample")
 
 
 class Windows:
@@ -66,11 +63,11 @@ class Windows:
         rng = np.random.default_rng(ids[:, 1])
         size, rows = self.config.window, len(ids)
         offsets = np.array([*range(-size, 0), *range(1, size + 1)])
-        places = ids[:, :1] + offsets
-        inside = (places >= 0) & (places < len(self.tokens))
-        places, middle = np.clip(places, 0, len(self.tokens) - 1), np.maximum(ids[:, 0], 0)
-        word, around = self.tokens[middle][:, None], self.tokens[places]
-        inside &= self.document[places] == self.document[middle][:, None]
+        positions = ids[:, :1] + offsets
+        inside = (positions >= 0) & (positions < len(self.tokens))
+        positions, middle = np.clip(positions, 0, len(self.tokens) - 1), np.maximum(ids[:, 0], 0)
+        word, around = self.tokens[middle][:, None], self.tokens[positions]
+        inside &= self.document[positions] == self.document[middle][:, None]
         inside &= np.abs(offsets) <= rng.integers(1, size + 1, (rows, 1))
         inside &= self._stays(around, rng)
         inside &= self._stays(word, rng) & (ids[:, :1] >= 0)

@@ -100,7 +100,7 @@ class Task(ABC):
             return text.load(self.assets_given)
         if self.shards is not None:
             return self.shards.tokenizer()
-        return text.train(self.sections["tokenizer"], self.train_texts(), self.seed)
+        return text.train(self.sections["tokenizer"], self.train_texts())
 
     def train_texts(self) -> Iterable[str]:
         """The texts that a new tokenizer is trained on."""

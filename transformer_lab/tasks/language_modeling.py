@@ -130,9 +130,8 @@ class LanguageModeling(Task):
         batch, prefix = self.sections["batch"], self.model.reads_prefix
         how = self.config.layout, batch.length, batch.rows, self.seed, prefix
         marks = self.start_id, self.tokenizer.eos_id
-        if self.shards:
-            return shard_rows.training_rows(self.shards, *how, *marks)
-        return packing.training_rows(self.encode_split("train")[0], *how, *marks)
+        found = self.shards or self.encode_split("train")[0]
+        return shard_rows.training_rows(found, *how, *marks)
 
     @property
     def train_plan(self) -> BatchPlan:

@@ -46,13 +46,11 @@ __all__ = [
 ]
 
 
-def train(config: TokenizerConfig, texts: Iterable[str], seed: int = 0) -> Tokenizer:
-    """Train a tokenizer on texts, which are read once.
+def train(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+    """Train a tokenizer on texts, which are read once; the same texts give the same one.
 
-    No present kind draws random numbers, so every `seed` gives the same tokenizer.
     Raises: LabError for an empty corpus, or a vocabulary too small for its characters.
     """
-    del seed
     if isinstance(texts, str):
         raise LabError("a tokenizer is trained on many texts, got one str: pass a list of them")
     return KINDS[config.kind].train(config, texts)

@@ -11,7 +11,7 @@ different tokens that stood before hw (Kneser & Ney 1995; Chen & Goodman 1999).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, SupportsIndex, runtime_checkable
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -19,15 +19,6 @@ from jaxtyping import Float, Integer
 from transformer_lab.errors import LabError
 
 Ids = Sequence[SupportsIndex] | Integer[np.ndarray, "_"]
-
-
-@runtime_checkable
-class Rows(Protocol):
-    """Documents that are no `Iterable` to Python but have rows, such as ragged arrays."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +34,9 @@ class _Order:
     given: Float[np.ndarray, "contexts"]  # g(h), by the node of h in the order below
 
     @classmethod
-    def of(cls, keys, counts, contexts: int, vocab_size: int, modified: bool) -> "_Order":
+    def of(cls, keys, counts, contexts: int, vocab_size: int) -> "_Order":
         parents = keys // vocab_size
-        discounts = _discounts(counts, modified)[np.minimum(counts, 3)]
+        discounts = _discounts(counts)[np.minimum(counts, 3)]
         totals = np.bincount(parents, counts, contexts)
         free = np.bincount(parents, discounts, contexts)
         given = np.divide(free, totals, out=np.ones(contexts), where=totals > 0)
@@ -65,16 +56,15 @@ class NGram:
     @classmethod
     def train(
         cls,
-        documents: Iterable[Ids] | Rows,
+        documents: Iterable[Ids],
         order: int,
         vocab_size: int,
         bos_id: int,
         eos_id: int,
-        modified: bool = True,
     ) -> "NGram":
         """Count the n-grams of all orders up to `order`; none crosses a document's edge.
 
-        `modified` discounts a count of 1, 2 and 3 or more each by its own D, else all by D1.
+        A count of 1, 2, and 3 or more is discounted by its own D each.
         Raises: LabError for an order below 1, no token at all, or an id outside the vocabulary.
         """
         if order < 1:
@@ -92,7 +82,7 @@ class NGram:
         counts = _counts(tree, place >= order - 1)
         sizes = [1, *(len(keys) for keys, _ in tree[:-1])]
         orders = (
-            _Order.of(keys, count, size, vocab_size, modified)
+            _Order.of(keys, count, size, vocab_size)
             for (keys, _), count, size in zip(tree, counts, sizes, strict=True)
         )
         return cls(order, vocab_size, bos_id, eos_id, tuple(orders))
@@ -146,11 +136,9 @@ class NGram:
             ids.append(token)
         return ids[len(prompt) :]
 
-    def describe(self) -> dict[str, int | list[int]]:
-        """`order`, `ngrams` (how many different ones of each order) and `bytes` in memory."""
-        arrays = (a for order in self.orders for a in (order.keys, order.kept, order.given))
-        ngrams = [int(np.count_nonzero(order.kept)) for order in self.orders]
-        return {"order": self.order, "ngrams": ngrams, "bytes": sum(a.nbytes for a in arrays)}
+    def sizes(self) -> list[int]:
+        """How many different n-grams of each order were seen in training."""
+        return [int(np.count_nonzero(order.kept)) for order in self.orders]
 
     def _padded(self, ids: np.ndarray) -> np.ndarray:
         return np.concatenate([np.full(self.order - 1, self.bos_id), ids, [self.eos_id]])
@@ -200,7 +188,7 @@ def _counts(tree: list[tuple[np.ndarray, np.ndarray]], target: np.ndarray) -> li
     return [*counts, np.bincount(ends[-1], minlength=len(tree[-1][0]))]
 
 
-def _discounts(counts: np.ndarray, modified: bool) -> Float[np.ndarray, "4"]:
+def _discounts(counts: np.ndarray) -> Float[np.ndarray, "4"]:
     """D of a count of 0, 1, 2, and 3 or more, from how many grams have a count of 1 to 4.
 
     D_k = k - (k + 1) Y n_{k+1} / n_k, Y = n_1 / (n_1 + 2 n_2) = D_1 (Chen & Goodman 1999); k / 2
@@ -211,7 +199,7 @@ def _discounts(counts: np.ndarray, modified: bool) -> Float[np.ndarray, "4"]:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = k - (k + 1) * (n[1] / (n[1] + 2 * n[2])) * n[2:5] / n[1:4]
     found = np.where((found > 0) & (found < k), found, k / 2)
-    return np.concatenate([[0.0], found if modified else found[:1].repeat(3)])
+    return np.concatenate([[0.0], found])
 
 
 def _check_ids(ids: object, vocab_size: int, what: str) -> Integer[np.ndarray, "n"]:

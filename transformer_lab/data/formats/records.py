@@ -22,7 +22,7 @@ from transformer_lab.errors import LabError
 
 _RECORDS = (*JSON_LINES, ".parquet", ".array_record", ".arrayrecord")
 SUFFIXES = {"pairs": (".tsv", *_RECORDS), "documents": (".txt", *_RECORDS)}
-Row = tuple[str, ...]  # (source, target), or (document,)
+Texts = tuple[str, ...]  # (source, target), or (document,)
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def parts_of(file: Path, size: int) -> list[Part]:
     return [Part(str(file), a, b, whole // count) for a, b in zip(edges, edges[1:], strict=False)]
 
 
-def read_whole(file: Path, kind: str, names: Row = ()) -> Iterator[Row]:
+def read_whole(file: Path, kind: str, names: Texts = ()) -> Iterator[Texts]:
     """The rows of a file; a blank line between pairs is a pair of empty texts."""
     (part,) = parts_of(file, 2**62) if file.is_file() else [Part(str(file), 0, 1, 0)]
     return read(part, kind, names, blanks=kind == "pairs")
 
 
-def read(part: Part, kind: str, names: Row, blanks: bool = False) -> Iterator[Row]:
+def read(part: Part, kind: str, names: Texts, blanks: bool = False) -> Iterator[Texts]:
     """The rows of a part, texts as they stand. `names` are the languages of pairs.
 
     Raises: LabError that names the file and the place of what cannot be read.
@@ -109,14 +109,14 @@ def read(part: Part, kind: str, names: Row, blanks: bool = False) -> Iterator[Ro
                 yield _fields(line, where)
 
 
-def _fields(line: str, where: str) -> Row:
+def _fields(line: str, where: str) -> Texts:
     fields = tuple(line.split("\t"))
     if len(fields) != 2:
         raise LabError(f"{where}: expected source<TAB>target, found {len(fields)} fields")
     return fields
 
 
-def _pair(record: Any, names: Row, where: str) -> Row:
+def _pair(record: Any, names: Texts, where: str) -> Texts:
     for keys in (("source", "target"), names):
         if isinstance(record, dict) and all(isinstance(record.get(key), str) for key in keys):
             return tuple(record[key] for key in keys)
@@ -126,7 +126,7 @@ def _pair(record: Any, names: Row, where: str) -> Row:
     )
 
 
-def _document(record: Any, names: Row, where: str) -> Row:
+def _document(record: Any, names: Texts, where: str) -> Texts:
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise LabError(f'{where}: expected an object with a string "text"')
     return (record["text"],)

@@ -7,30 +7,24 @@ from functools import partial
 import numpy as np
 from jaxtyping import Int64
 
-from transformer_lab.data.batching import RowPlan, check_rows
+from transformer_lab.data.batching import RowCount, RowPlan
 from transformer_lab.data.buckets import Shape
 from transformer_lab.data.images.augment import AugmentConfig, augment, mix
 from transformer_lab.data.images.sources import Images
 from transformer_lab.data.pipeline import Batch, Batches
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least
 
 
 @dataclass(frozen=True)
-class ImageBatchConfig:
+class ImageBatchConfig(RowCount):
     """How batches are made, and by how many processes beside the one that trains."""
 
     rows: int = 128  # over all devices and micro-batches
     workers: int = 0  # processes that read and augment; 0: threads. The batches are the same
 
     def __post_init__(self):
-        if self.rows < 1 or self.workers < 0:
-            raise LabError(
-                f"batch.rows = {self.rows} must be at least 1, batch.workers = {self.workers} 0"
-            )
-
-    def check(self, rows_multiple: int) -> None:
-        """Refuses a mesh that the rows cannot be divided over."""
-        check_rows("rows", self.rows, rows_multiple)
+        at_least(self, "batch", 1, "rows")
+        at_least(self, "batch", 0, "workers")
 
 
 def train_plan(images: Images, rows: int, seed: int) -> RowPlan:

@@ -15,7 +15,7 @@ from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, read
 from transformer_lab.errors import LabError
 
 
-class Part(NamedTuple):
+class ImageSet(NamedTuple):
     """A split: images as uint8 arrays, paths or bytes, and the number of each one's class."""
 
     items: Any  # has a length and an item at each number
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 class FoundImages(NamedTuple):
     """The splits that a set has: "train" and, of "validation" and "test", its own."""
 
-    parts: dict[str, Part]
+    parts: dict[str, ImageSet]
     names: list[str]  # of the classes
     channels: int  # of its images, where the config does not say
     licence: str
@@ -150,7 +150,7 @@ def load_images(config: ImageConfig) -> ImageSplits:
                        content=digest.hexdigest())  # fmt: skip
 
 
-def _whole(part: Part, config: ImageConfig) -> Part:
+def _whole(part: ImageSet, config: ImageConfig) -> ImageSet:
     """The part without files that are damaged; LabError that names the first unless asked to skip.
 
     Each file is decoded once for this, so that none is found in the midst of a run.
@@ -171,7 +171,7 @@ def _whole(part: Part, config: ImageConfig) -> Part:
         kept = np.flatnonzero(list(pool.map(good, part.items)))
     if len(kept) == len(part.items):
         return part
-    return Part([part.items[i] for i in kept], part.labels[kept], part.content)
+    return ImageSet([part.items[i] for i in kept], part.labels[kept], part.content)
 
 
 def _split(found: FoundImages, config: ImageConfig) -> dict[str, np.ndarray]:

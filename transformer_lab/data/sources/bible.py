@@ -29,8 +29,8 @@ Chapters = dict[str, list[str]]  # "Gen 1" -> verses, "" where the edition has n
 
 def pairs(config: Any, report: Report) -> Found:
     sides = config.sides()
-    places = folders(config.path, *packages_of(config, PACKAGES))
-    return Found({"train": read(places, *sides, report)}, LICENCE)
+    found = folders(config.path, *packages_of(config, PACKAGES))
+    return Found({"train": read(found, *sides, report)}, LICENCE)
 
 
 def documents(config: Any, report: Report) -> Found:
@@ -120,8 +120,8 @@ def _chapters(folders: list[Path], language: str) -> Chapters:
             modules = SwordModules(str(root))
             name = next(n for n in modules.parse_modules() if n.startswith(MODULES[language]))
             return _verses(modules.get_bible_from_module(name))
-    places = ", ".join(map(str, folders))
-    raise LabError(f"no SWORD module mods.d/{MODULES[language]}*.conf in {places}")
+    where = ", ".join(map(str, folders))
+    raise LabError(f"no SWORD module mods.d/{MODULES[language]}*.conf in {where}")
 
 
 def _verses(bible) -> Chapters:

@@ -63,8 +63,8 @@ def _files(folders: list[Path], language: str) -> list[Path]:
         and (suffix == ".po" or not file.with_suffix(".po").exists())
     ]
     if not files:
-        places = ", ".join(map(str, folders))
-        raise LabError(f"no .po or .mo file below a folder {language} of {places}")
+        where = ", ".join(map(str, folders))
+        raise LabError(f"no .po or .mo file below a folder {language} of {where}")
     return files
 
 

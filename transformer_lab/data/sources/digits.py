@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_lab.data.images.sources import FoundImages, Part
+from transformer_lab.data.images.sources import FoundImages, ImageSet
 
 LICENCE = "CC BY 4.0 (UCI, optical recognition of handwritten digits)"
 
@@ -17,5 +17,5 @@ def images(config: Any) -> FoundImages:
     data = load_digits()
     pixels = np.rint(data.images * 255 / 16).astype(np.uint8)
     digest = hashlib.sha256(pixels.tobytes()).hexdigest()
-    part = Part(pixels, data.target.astype(np.int64), digest)
+    part = ImageSet(pixels, data.target.astype(np.int64), digest)
     return FoundImages({"train": part}, [str(name) for name in data.target_names], 1, LICENCE)

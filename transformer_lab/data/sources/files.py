@@ -12,7 +12,7 @@ from transformer_lab.data.formats.lines import (
     split_of,
     visible,
 )
-from transformer_lab.data.formats.records import Row, read_whole
+from transformer_lab.data.formats.records import Texts, read_whole
 from transformer_lab.data.labelled import Example
 from transformer_lab.data.splits import SPLITS, Found, Item, Report, key
 from transformer_lab.errors import LabError
@@ -47,7 +47,7 @@ def pairs(config: Any, report: Report) -> Found:
     return Found(parts, LICENCE)
 
 
-def _pairs(path: Path, names: Row) -> list[Row]:
+def _pairs(path: Path, names: Texts) -> list[Texts]:
     if path.is_file():
         return list(read_whole(path, "pairs", names))
     files = [Path(part.strip()).expanduser() for part in str(path).split(",")]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from transformer_lab.data.formats.lines import LICENCE, split_of, visible
-from transformer_lab.data.images.sources import FoundImages, Part
+from transformer_lab.data.images.sources import FoundImages, ImageSet
 from transformer_lab.data.sources.files import own_path
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError
@@ -57,5 +57,5 @@ def with_classes(splits: dict[str, Labelled], folder: Path) -> FoundImages:
     for split, rows in splits.items():
         marks = np.asarray([numbers[label] for _, label in rows], np.int64)
         known = [f"{relpath(file, folder)} {file.stat().st_size} {label}" for file, label in rows]
-        parts[split] = Part([file for file, _ in rows], marks, "\n".join(known))
+        parts[split] = ImageSet([file for file, _ in rows], marks, "\n".join(known))
     return FoundImages(parts, names, 3, LICENCE)

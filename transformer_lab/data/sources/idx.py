@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from transformer_lab.data.formats.lines import LICENCE, split_of, visible
-from transformer_lab.data.images.sources import FoundImages, Part
+from transformer_lab.data.images.sources import FoundImages, ImageSet
 from transformer_lab.data.sources.files import own_path
 from transformer_lab.errors import LabError
 
@@ -91,7 +91,7 @@ def _named(folder: Path) -> dict[str, dict[str, Path]]:
     return files
 
 
-def _part(images_file: Path, labels_file: Path) -> Part:
+def _part(images_file: Path, labels_file: Path) -> ImageSet:
     images, labels = read_array(images_file), read_array(labels_file)
     if images.ndim not in (3, 4) or not images.size or images.dtype != np.uint8:
         raise LabError(f"{images_file} holds no images: {images.dtype} {images.shape}")
@@ -100,4 +100,4 @@ def _part(images_file: Path, labels_file: Path) -> Part:
             f"{labels_file} does not label {len(images)} images: {labels.dtype} {labels.shape}"
         )
     digest = hashlib.sha256(images).hexdigest() + hashlib.sha256(labels).hexdigest()
-    return Part(images, labels.astype(np.int64), digest)
+    return ImageSet(images, labels.astype(np.int64), digest)

@@ -30,8 +30,8 @@ _FULL = re.compile(r'[.!?][)"»“”]?$')
 
 
 def pairs(config: Any, report: Report) -> Found:
-    places = folders(config.path, *packages_of(config, PACKAGES))
-    return Found({"train": read(places, *config.sides(), report)}, LICENCE)
+    found = folders(config.path, *packages_of(config, PACKAGES))
+    return Found({"train": read(found, *config.sides(), report)}, LICENCE)
 
 
 def documents(config: Any, report: Report) -> Found:
@@ -110,8 +110,8 @@ def _root(folders: list[Path], language: str) -> Path:
     for folder in folders:
         for root in sorted(folder.rglob(f"{name}/text")):
             return root
-    places = ", ".join(map(str, folders))
-    raise LabError(f"no folder {name}/text with LibreOffice's help in {places}")
+    where = ", ".join(map(str, folders))
+    raise LabError(f"no folder {name}/text with LibreOffice's help in {where}")
 
 
 def blocks(page: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transformer_lab.data.images.sources import FoundImages, Part
+from transformer_lab.data.images.sources import FoundImages, ImageSet
 from transformer_lab.data.splits import SPLITS, Found, Item, Report
 from transformer_lab.errors import LabError, nearest
 
@@ -79,7 +79,7 @@ def images(config: Any) -> FoundImages:
         split: [Lazy(found, _feature(key), range(len(found))) for key in ("image", "label")]
         for split, found in sources.items()
     }
-    parts = {split: Part(*both, f"{name} {len(both[0])}") for split, both in columns.items()}
+    parts = {split: ImageSet(*both, f"{name} {len(both[0])}") for split, both in columns.items()}
     channels = features["image"].shape[-1] or 3
     return FoundImages(parts, list(features["label"].names), channels, _licence(config))
 
