@@ -37,6 +37,7 @@ setup(
         "tokenizers>=0.21",
     ],
     extras_require={
+        "audio": ["soundfile>=0.13", "soxr>=0.5"],
         "test": [
             "beartype>=0.20",
             "hypothesis>=6.100",
@@ -47,6 +48,8 @@ setup(
             "pytest-xdist>=3.6",
             "rouge-score>=0.1.2",
             "ruff>=0.11",
+            "soundfile>=0.13",
+            "soxr>=0.5",
             "submitit>=1.5",
         ],
         "bible": ["pysword>=0.2.8"],

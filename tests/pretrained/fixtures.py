@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from transformer_lab import pretrained
 
 ROOT = Path(__file__).parents[1] / "fixtures"
-FOLDERS = ("decoders", "encoders", "encoder_decoders", "vision", "towers")
+FOLDERS = ("decoders", "encoders", "encoder_decoders", "speech", "vision", "towers")
 DIRECTORIES = {
     path.name: path
     for paths in [ROOT.glob("marian_*"), *((ROOT / folder).iterdir() for folder in FOLDERS)]

@@ -31,7 +31,7 @@ SEARCHED = {"bloom", "gpt2", "gpt_neox", "llama", "opt"}
 SEARCHED |= {"jamba", "mamba", "mamba2", "mixtral", "rwkv", "switch"}
 RECURRENT = ("jamba", "mamba", "rwkv")  # without attention in the first layer
 COMPILED = (*RECURRENT, "mixtral", "switch")  # steps and experts are slow one operation at a time
-GENERATES = ("decoder", "encoder_decoder")
+GENERATES = ("decoder", "encoder_decoder", "whisper")
 
 
 def wanted(name):

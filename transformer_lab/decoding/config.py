@@ -20,6 +20,7 @@ RANGES = {
     "max_new_tokens": (0, math.inf),
     "min_new_tokens": (0, math.inf),
     "no_repeat_ngram": (0, math.inf),
+    "latest_start": (0, math.inf),
     "repetition_penalty": (0, math.inf),
     "temperature": (0, math.inf),
     "top_k": (0, math.inf),
@@ -46,6 +47,12 @@ class DecodeConfig:
     max_new_tokens: int = 0  # end token included; 0: as the task says
     batch_size: int = 64  # rows that are decoded at once
     banned_tokens: tuple[int, ...] = ()  # never generated, such as padding
+    first_banned_tokens: tuple[int, ...] = ()  # never the first of an output
+    # The token of 0.00 s, of a model that writes times, one token for each 0.02 s: an output begins
+    # with a time, at most so many steps late, and texts stand between times that never go back
+    # (Radford 2023, section 2.3; see `processors`). None: no token is a time
+    zero_time: int | None = None
+    latest_start: int = 50
     renormalize: bool = False  # the banned tokens' probability goes to the others
     min_new_tokens: int = 0  # no output ends before so many tokens
     # No n tokens come twice (Paulus 2017), in a prompt and its continuation; 0: they may.
@@ -63,9 +70,10 @@ class DecodeConfig:
     def __post_init__(self):
         for name, (low, high) in RANGES.items():
             within(f"decode.{name}", getattr(self, name), low, high)
-        for name in ("banned_tokens", "end_tokens"):
+        for name in ("banned_tokens", "first_banned_tokens", "end_tokens"):
             within(f"decode.{name}", min(getattr(self, name), default=0), 0)
-        within("decode.first_token", self.first_token or 0, 0)
+        for name in ("first_token", "zero_time"):
+            within(f"decode.{name}", getattr(self, name) or 0, 0)
         if self.n_best > self.beam_size:
             raise LabError(
                 f"decode.n_best = {self.n_best} needs decode.beam_size >= {self.n_best}, "

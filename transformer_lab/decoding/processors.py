@@ -19,6 +19,7 @@ NOTHING = -1  # stands where a row of earlier tokens is filled up
 def refuse_unknown(config: DecodeConfig, eos_id: int, size: int) -> None:
     """LabError for a token of the settings that a vocabulary of `size` lacks."""
     first = () if config.first_token is None else (config.first_token,)
+    first += config.first_banned_tokens
     for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
         if token >= size:
             raise LabError(f"token {token} is outside the model's vocabulary of {size}")
@@ -66,6 +67,12 @@ def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit
     if config.no_repeat_ngram:
         again = _repeats(said, before + i, config.no_repeat_ngram, size)
         allowed = jnp.where(again, IMPOSSIBLE, allowed)
+    if config.first_banned_tokens:
+        banned = np.isin(np.arange(size), config.first_banned_tokens)
+        allowed = jnp.where(banned & (i == 0), IMPOSSIBLE, allowed)
+    if config.zero_time is not None:
+        wrong = _out_of_time(allowed, config, eos_id, said, before, i)
+        allowed = jnp.where(wrong, IMPOSSIBLE, allowed)
     if config.renormalize:
         own, log_norm = allowed, jax.nn.logsumexp(allowed, axis=-1)
     forced = [] if config.first_token is None else [(config.first_token, i == 0)]
@@ -81,6 +88,30 @@ def log_prob_of(tokens: Int[Array, "b"], allowed, own, log_norm):
     """The chosen tokens' log-probabilities [b], of what `prepare` gives for one token a row."""
     pick = lambda x: jnp.take_along_axis(x, tokens[:, None], axis=-1)[:, 0]  # noqa: E731
     return jnp.where(pick(allowed) == IMPOSSIBLE, IMPOSSIBLE, pick(own)) - log_norm
+
+
+def _out_of_time(allowed, config: DecodeConfig, eos_id: int, said, before, i):
+    """The tokens [..., V] that would break the order of times and texts.
+
+    An output is a time, a text, a time, and again a time if more text follows: two times in a row
+    are an end and a beginning. No time is before an earlier one, and none after a text is equal to
+    that of its beginning. Where all times together are likelier than the likeliest other token, a
+    time must come.
+    """
+    zero, ids, place = config.zero_time, np.arange(allowed.shape[-1]), np.arange(said.shape[-1])
+    time, text = ids >= zero, (ids < zero) & (ids != eos_id)
+    made = (place >= before) & (place < before + i)
+    latest = jnp.where(made & (said >= zero), said, NOTHING).max(axis=-1)[..., None]
+    recent = [jnp.take(said, before + i - k, axis=-1, mode="clip") >= zero for k in (1, 2)]
+    last, second = ((i >= 1) & recent[0])[..., None], ((i < 2) | recent[1])[..., None]
+    lowest = jnp.where(last & ~second, latest, latest + 1)
+    wrong = (last & second & time) | (last & ~second & text) | (ids == zero - 1)
+    wrong |= time & (latest != NOTHING) & (ids < lowest)
+    wrong |= (i == 0) & (~time | (ids > zero + config.latest_start))
+    left = jnp.where(wrong, IMPOSSIBLE, allowed)
+    times = jax.nn.logsumexp(jnp.where(time, left, IMPOSSIBLE), axis=-1)
+    due = times > jnp.where(time, IMPOSSIBLE, left).max(axis=-1)
+    return wrong | (due[..., None] & ~time)
 
 
 def _seen(tokens: Int[Array, "*rows t"], count, size: int) -> Bool[Array, "*rows v"]:

@@ -30,7 +30,8 @@ class Attention(nn.Module):
         cfg = self.config
         bias, keys = cfg.attention_bias and cfg.qkv_bias, cfg.key_value_heads * cfg.head_dim
         self.query = dense(cfg, cfg.heads * cfg.head_dim, bias, "query")
-        self.key, self.value = (dense(cfg, keys, bias, role) for role in ("key", "value"))
+        self.key = dense(cfg, keys, bias and cfg.key_bias, "key")
+        self.value = dense(cfg, keys, bias, "value")
         self.out = dense(cfg, cfg.width, cfg.attention_bias, "out")
         if cfg.positions == "transformer_xl":
             shape = (cfg.heads, cfg.head_dim)

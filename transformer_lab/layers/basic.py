@@ -66,8 +66,9 @@ def joined(x: Float[Array, "b t d"], layers: Sequence[Dense]) -> list[Float[Arra
     params = [layer.variables["params"] for layer in layers]
     kernel = jnp.concatenate([p["kernel"] for p in params], axis=1).astype(x.dtype)
     out = x @ kernel
-    if layers[0].use_bias:
-        out = out + jnp.concatenate([p["bias"] for p in params]).astype(x.dtype)
+    if any(layer.use_bias for layer in layers):
+        biases = [p.get("bias", jnp.zeros(p["kernel"].shape[1])) for p in params]
+        out = out + jnp.concatenate(biases).astype(x.dtype)
     ends = np.cumsum([p["kernel"].shape[1] for p in params])[:-1]
     return jnp.split(out, ends.tolist(), axis=-1)
 

@@ -62,6 +62,7 @@ class StackConfig:
     dyt_alpha: float = 0.5  # at the start
     attention_bias: bool = True
     qkv_bias: bool = True  # False: of attention_bias, query, key and value have none
+    key_bias: bool = True  # False: of these three the key alone has none (Radford 2023)
     feed_forward_bias: bool = True
     scale_attention: bool = True  # by 1 / sqrt(head_dim)
     # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)

@@ -127,12 +127,13 @@ class EncoderDecoder(Model):
         self,
         target: Int[Array, "b t"],
         memory: Float[Array, "b s d"],
-        memory_mask: Bool[Array, "b s"],
+        memory_mask: Bool[Array, "b s"] | None,
         dropout_key: Key[Array, ""] | None = None,
         memory_segments: Int[Array, "b s"] | None = None,
         segments: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """The decoder's states for all target positions at once."""
+        """The decoder's states for all target positions at once; without a mask all the memory is
+        real."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(target, "target", positions_within(segments, target.shape[1]), keys[0])
         seen = Visible(query_segments=segments, key_segments=segments)
@@ -160,24 +161,27 @@ class EncoderDecoder(Model):
         """
         check_length(self.config, length)
         memory = self.encode(source, source_mask)
+        return self._cache(memory, source_mask[:, None, None, :], length)
+
+    def _cache(self, memory, mask, length):
         return {
             "index": jnp.zeros((), jnp.int32),
-            "layers": self.decoder.init_cache(source.shape[0], length),
-            "memory": {
-                "layers": self.decoder.cross_cache(memory),
-                "mask": source_mask[:, None, None, :],
-            },
+            "layers": self.decoder.init_cache(len(memory), length),
+            "memory": {"layers": self.decoder.cross_cache(memory), "mask": mask},
         }
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next t target tokens, and the cache that holds them."""
-        index = cache["index"]
-        x = self._embed(tokens, "target", index + jnp.arange(tokens.shape[1])[None], None)
-        memory = cache["memory"]
+        """Logits after each of the next t target tokens, and the cache that holds them.
+
+        A cache may say in `start` [b] how many places of each row are padding, before its tokens.
+        """
+        index, memory, start = cache["index"], cache["memory"], cache.get("start")
+        positions = index + jnp.arange(tokens.shape[1])[None]
+        positions = positions if start is None else jnp.maximum(positions - start[:, None], 0)
+        x = self._embed(tokens, "target", positions, None)
         seen = Visible(mask=memory["mask"])
-        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], seen)
-        cache = {"index": index + tokens.shape[1], "layers": layers, "memory": memory}
-        return self.logits(x), cache
+        x, layers = self.decoder.step(x, cache["layers"], index, memory["layers"], seen, start)
+        return self.logits(x), {**cache, "index": index + tokens.shape[1], "layers": layers}
 
     def _embed(self, ids, side, positions, key):
         cfg = self.config

@@ -16,7 +16,7 @@ from transformer_lab.errors import LabError, fits
 from transformer_lab.kinds import kind as kind_of
 from transformer_lab.kinds import kinds
 from transformer_lab.models import Pictures, Towers
-from transformer_lab.pretrained.core import LABELLED, Family, label_names, label_settings
+from transformer_lab.pretrained.core import BOTH, LABELLED, Family, label_names, label_settings
 from transformer_lab.pretrained.generation import (
     SpecialIds,
     read_generation,
@@ -123,7 +123,7 @@ def export(
     values, names = record.writing(config, special.pad)
     values |= label_settings(labels) if labels else {}
     tensors = export_params(names, params, record.shapes(config))
-    alone, generation = record.kind != "encoder_decoder", None
+    alone, generation = record.kind not in BOTH, None
     if RUNNERS[record.kind].generate:
         generation = write_generation(special, decode, config.max_length, alone)
     if not isinstance(config, Pictures | Towers):

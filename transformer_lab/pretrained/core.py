@@ -67,6 +67,7 @@ MIXERS = {
 }
 HEADED = {"attention", "linear", "retention", "gated"}  # mixers of heads
 EXPERTS = words("count width top_k routing renormalize shared capacity_factor capacity router_bias")
+BOTH = ("encoder_decoder", "whisper")  # kinds of models that have an encoder and a decoder
 LABELLED = ("classes", "tokens")  # heads whose outputs have names
 
 
@@ -105,7 +106,7 @@ class Family:
 
         Raises: LabError for a value that has no place here, and a key that is not understood.
         """
-        both = self.kind == "encoder_decoder"
+        both = self.kind in BOTH
         for alias, name in self.aliases.items():
             if (value := settings.raw(alias)) is not None:
                 settings.values[name] = value
@@ -131,7 +132,7 @@ class Family:
         pad = self.pad if pad == NO_TOKEN else pad
         written = {"model_type": self.model_type, "architectures": [self.architectures[0]]}
         written |= {"dtype": "float32"}
-        written |= {"is_encoder_decoder": True} if self.kind == "encoder_decoder" else {}
+        written |= {"is_encoder_decoder": True} if self.kind in BOTH else {}
         written |= write_table(config, self.fields, self.activations, self.model_type)
         written |= self.write(config, pad)
         names = self.names(config, pad)
@@ -273,7 +274,7 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
     if "mamba" in mixers and config.mixer.inner_norms:
         values["mixer"]["norm_epsilon"] = config.mixer.norm_epsilon
     if "attention" not in mixers:
-        drop |= {"attention_bias", "qkv_bias", "scale_attention", "window"}
+        drop |= {"attention_bias", "qkv_bias", "key_bias", "scale_attention", "window"}
     if not mixers & HEADED:
         drop |= {"heads", "kv_heads", "head_dim"}
     shared = "experts" in forwards and config.experts.shared

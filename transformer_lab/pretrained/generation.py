@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, fits
 from transformer_lab.pretrained.hub import CONFIG, GENERATION, HubDirectory
 from transformer_lab.pretrained.keys import UNSET, Settings, words
 
@@ -15,8 +15,9 @@ EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs
 DEFAULT_NEW_TOKENS = 20
 
 UNDERSTOOD = words("""
-    bad_words_ids do_sample early_stopping forced_bos_token_id forced_eos_token_id max_length
-    max_new_tokens min_length min_new_tokens stop_strings suppress_tokens
+    bad_words_ids begin_suppress_tokens do_sample early_stopping forced_bos_token_id
+    forced_eos_token_id max_length max_new_tokens min_length min_new_tokens stop_strings
+    suppress_tokens
 """)
 
 # They choose no token: what is returned and cached, what a draft model reads.
@@ -51,7 +52,6 @@ SAMPLING_NEUTRAL = {
 # Values under which they choose no token; null always is one.
 NEUTRAL = {
     "assistant_early_exit": UNSET,
-    "begin_suppress_tokens": ([],),
     "constraints": UNSET,
     "diversity_penalty": (0.0,),
     "dola_layers": UNSET,
@@ -150,6 +150,7 @@ def read_generation(
         max_new_tokens=_new_tokens(settings, max_length),
         min_new_tokens=max(settings.integer("min_new_tokens", 0, least=0), least),
         banned_tokens=_banned_tokens(settings, special.eos, vocab_size),
+        first_banned_tokens=_first_banned(settings, vocab_size),
         end_tokens=ends,
         first_token=first,
         force_eos=forced is not None,
@@ -232,9 +233,7 @@ def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, 
         isinstance(word, list) and len(word) == 1 for word in bad_words
     ):
         raise settings.error("bad_words_ids", "only words of one token are")
-    suppressed = settings.raw("suppress_tokens", [])
-    if not isinstance(suppressed, list):
-        raise settings.error("suppress_tokens", "it must be a list of tokens")
+    suppressed = _list_of_tokens(settings, "suppress_tokens")
     banned = [*suppressed, *(word[0] for word in bad_words if word[0] != eos)]
     for token in banned:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
@@ -242,6 +241,19 @@ def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, 
                 f"{settings.file}: the banned token {token} is not one of 0..{vocab_size - 1}"
             )
     return tuple(sorted(set(banned)))
+
+
+def _first_banned(settings: Settings, vocab_size: int) -> tuple[int, ...]:
+    """Tokens that never come first; settings of other vocabularies may name some that are none."""
+    tokens = _list_of_tokens(settings, "begin_suppress_tokens")
+    return tuple(sorted({token for token in tokens if 0 <= token < vocab_size}))
+
+
+def _list_of_tokens(settings: Settings, name: str) -> list[int]:
+    value = settings.raw(name, [])
+    if not fits(value, list[int]):
+        raise settings.error(name, "it must be a list of tokens")
+    return value
 
 
 def write_generation(
@@ -277,6 +289,7 @@ def write_generation(
         "max_length": 0 if decoder_only else 1 + (limit or max_length - 1),
         "min_new_tokens": least if decoder_only else 0,
         "min_length": 1 + least if least and not decoder_only else 0,
+        "begin_suppress_tokens": list(decode.first_banned_tokens),
         "bad_words_ids": [[token] for token in decode.banned_tokens],
         "eos_token_id": ends,
         "stop_strings": list(decode.stop),

@@ -124,6 +124,7 @@ def layers(
             rules += norm(*names, config.norm != "rms_norm")
         else:
             bare = leaf in QUERY_KEY_VALUE and not config.qkv_bias
+            bare = bare or leaf == "key" and not config.key_bias
             rules += dense(*names, biases[module] and not bare, kernel)
     return rules
 

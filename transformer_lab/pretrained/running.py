@@ -6,7 +6,7 @@ as those that are no padding.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -137,18 +137,28 @@ def _encoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     return found
 
 
-def _encoder_decoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+def _source(kind: str, config: Any, inputs: Inputs) -> tuple[Array, ...]:
+    """What an encoder reads: ids and their mask, or the features of audio [b f m]."""
+    if kind == "encoder_decoder":
+        return _tokens(inputs, config.source_vocab_size or config.vocab_size)
+    features = inputs.get("input_features")
+    if features is None or features.ndim != 3:
+        raise LabError("the inputs have no input_features [batch, bands, frames]")
+    return (jnp.asarray(features, jnp.float32).transpose(0, 2, 1),)
+
+
+def _encoder_decoder(kind: str, config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     """Both stacks' states, the encoder's first weights, and logits if there are decoder's ids."""
-    source, mask = _tokens(inputs, config.source_vocab_size or config.vocab_size)
-    run, found = _compiled("encoder_decoder", config, "encoder", "encode"), {}
-    (memory,), weights = run(params, source, mask)
+    source, found = _source(kind, config, inputs), {}
+    mask = source[1] if len(source) > 1 else None
+    (memory,), weights = _compiled(kind, config, "encoder", "encode")(params, *source)
     if "decoder_input_ids" in inputs:
         target = token_ids(inputs, "decoder_input_ids", config.vocab_size)
-        states = _applied("encoder_decoder", config, "decode")(params, target, memory, mask)
-        logits = _applied("encoder_decoder", config, "logits")(params, states)
+        states = _applied(kind, config, "decode")(params, target, memory, mask)
+        logits = _applied(kind, config, "logits")(params, states)
         found = {"last_hidden_state": (states, None), "logits": (logits, None)}
-    found["encoder_last_hidden_state"] = memory, mask[..., None]
-    return found | {"attention_layer0": (weights, _between(mask))}
+    found["encoder_last_hidden_state"] = memory, None if mask is None else mask[..., None]
+    return found | {"attention_layer0": (weights, None if mask is None else _between(mask))}
 
 
 def _vision(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
@@ -224,28 +234,34 @@ def _continue(
 
 
 def _translate(
-    config: Any, params: Any, inputs: Inputs, decode: DecodeConfig, special: SpecialIds
+    kind: str, config: Any, params: Any, inputs: Inputs, decode: DecodeConfig, special: SpecialIds
 ) -> Generated:
-    """What each source's `input_ids` become, the start token first."""
-    source, mask = _tokens(inputs, config.source_vocab_size or config.vocab_size)
-    model, length = models.family("encoder_decoder").build(config), decode.max_new_tokens
+    """What each source becomes, the start token first."""
+    source = _source(kind, config, inputs)
+    model, length = models.family(kind).build(config), decode.max_new_tokens
     # Their beam search fills rows with the end token if the padding is token 0.
     pad = (special.pad or special.eos) if decode.beam_size > 1 else special.pad
 
-    def run(params, source, mask):
+    def run(params, *source):
         variables = {"params": params}
-        cache = model.apply(variables, source, mask, length, method="init_cache")
+        cache = model.apply(variables, *source, length, method="init_cache")
         step = lambda tokens, cache: model.apply(variables, tokens, cache, method="step")  # noqa: E731
-        return step, cache, jnp.full((source.shape[0], 1), special.start, jnp.int32)
+        return step, cache, jnp.full((len(source[0]), 1), special.start, jnp.int32)
 
-    return _search(decode, special, pad, run, params, source, mask)
+    return _search(decode, special, pad, run, params, *source)
+
+
+def _of_both(kind: str, *inputs: str) -> Runner:
+    outputs, generate = partial(_encoder_decoder, kind), partial(_translate, kind)
+    return Runner((*inputs, "decoder_input_ids"), outputs, generate)
 
 
 TEXT = ("input_ids", "attention_mask")
 RUNNERS = {  # by kind of model
     "decoder": Runner((*TEXT, "prompt"), _decoder, _continue),
     "encoder": Runner((*TEXT, "token_type_ids"), _encoder),
-    "encoder_decoder": Runner((*TEXT, "decoder_input_ids"), _encoder_decoder, _translate),
+    "encoder_decoder": _of_both("encoder_decoder", *TEXT),
+    "whisper": _of_both("whisper", "input_features"),
     "vision": Runner(("pixel_values",), _vision),
     "swin": Runner(("pixel_values",), _swin),
     "two_towers": Runner((*TEXT, "pixel_values"), _two_towers),

@@ -1,0 +1,82 @@
+"""Audio files as one channel of samples in -1..1 at the rate that a model takes.
+
+Every format of libsndfile is read (WAV, FLAC, Ogg, MP3, ...), of any rate and number of bits.
+Several channels become their mean. Other rates are resampled by libsoxr's "HQ" filter, of linear
+phase and 20 bits of precision. A file is read block by block, however long it is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_lab.errors import LabError, check_file
+
+BLOCK = 1 << 16  # samples of a channel that are read at once
+
+
+class AudioFile:
+    """A file that is read from its beginning to its end, a stretch at a time.
+
+    Raises: LabError, in one line, for a file that is missing, damaged, empty, not audio, or that
+    holds samples which are no numbers.
+    """
+
+    def __init__(self, path: str | Path, rate: int):
+        self.path, self.rate = check_file(path), rate
+        self._held, self._first, self._left = [np.zeros(0, np.float32)], 0, self._blocks()
+
+    def take(self, start: int, count: int) -> Float[np.ndarray, "n"]:
+        """The `count` samples from `start` on, fewer at the end of the file.
+
+        What lies before `start` is forgotten: a later call asks for no sample before it.
+        """
+        held, end = sum(map(len, self._held)), start + count
+        while self._first + held < end and (block := next(self._left, None)) is not None:
+            self._held.append(block)
+            held += len(block)
+            if self._first + held <= start:  # all of it is skipped
+                self._held, self._first, held = [], self._first + held, 0
+        kept = np.concatenate([np.zeros(0, np.float32), *self._held])[start - self._first :]
+        self._held, self._first = [kept], start
+        return kept[:count]
+
+    def _blocks(self) -> Iterator[Float[np.ndarray, "n"]]:
+        """The samples as they are read, resampled; the last block may be empty."""
+        soundfile = _library("soundfile")
+        try:
+            with soundfile.SoundFile(self.path) as file:
+                change, empty = None, True
+                if file.samplerate != self.rate:
+                    rates = file.samplerate, self.rate
+                    change = _library("soxr").ResampleStream(*rates, 1, "float32", "HQ")
+                for block in file.blocks(BLOCK, dtype="float32", always_2d=True):
+                    mono, empty = block.mean(axis=1), False
+                    if not np.isfinite(mono).all():
+                        raise LabError(f"{self.path}: holds samples that are no numbers")
+                    yield mono if change is None else change.resample_chunk(mono)
+                if empty:
+                    raise LabError(f"{self.path}: holds no sample of audio")
+                if change is not None:
+                    yield change.resample_chunk(np.zeros(0, np.float32), last=True)
+        except (soundfile.SoundFileError, RuntimeError) as error:
+            reason = str(error).removeprefix(f"Error opening {str(self.path)!r}: ")
+            raise LabError(f"{self.path}: cannot be read as audio: {reason}") from error
+
+
+def read_audio(path: str | Path, rate: int) -> Float[np.ndarray, "n"]:
+    """All samples of a file; see `AudioFile`."""
+    file, parts = AudioFile(path, rate), []
+    while len(part := file.take(sum(map(len, parts)), 1 << 20)):
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _library(name: str) -> ModuleType:
+    """The library. Raises: LabError where it is missing."""
+    try:
+        return __import__(name)
+    except (ImportError, OSError):  # OSError: without libsndfile itself
+        raise LabError(f"audio needs `pip install {name}`") from None

@@ -1,0 +1,271 @@
+"""Audio of any length to text with times, by windows that a Whisper model reads one by one.
+
+Radford 2023, sections 2.3 and 4.5: a prompt of marks says what to write; the next window begins
+at the last time that was written; a window whose text is improbable or repeats itself is decoded
+again with more randomness; a window without speech is passed over; and the text before is part of
+the prompt.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.decoding.loop import SearchResult, Single, controls_of, search
+from transformer_lab.errors import LabError
+from transformer_lab.ops.spectrograms import HOP, RATE, log_mel
+
+STEP = 0.02  # seconds from one token of a time to the next
+TASKS = ("transcribe", "translate")
+
+
+class Audio(Protocol):
+    """Samples in -1..1, RATE a second."""
+
+    def take(self, start: int, count: int) -> Float[np.ndarray, "n"]:
+        """The `count` samples from `start` on, fewer at the end; none lies before an earlier
+        call's start."""
+
+
+@dataclass(frozen=True)
+class SpeechConfig:
+    """What is written of audio, and when a window is decoded again."""
+
+    language: str = ""  # such as "fr"; empty: the likeliest of each file's first window
+    task: str = "transcribe"  # or translate: into English
+    times: bool = True  # with times; else a window's text is one piece
+    with_previous: bool = True  # the text before a window is part of its prompt
+    # The first temperature whose text is good enough counts, else the last one's
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    least_log_prob: float = -1.0  # a token's mean log-probability, below which it is not
+    most_compression: float = 2.4  # by zlib, above which it repeats itself
+    silence: float = 0.6  # probability of no speech, from which on improbable text is none
+
+    def __post_init__(self):
+        if self.task not in TASKS:
+            raise LabError(f'task = "{self.task}" is none of {", ".join(TASKS)}')
+        if not self.temperatures or min(self.temperatures) < 0:
+            raise LabError(f"temperatures = {self.temperatures} must be one or more, from 0 on")
+
+
+class Marks(NamedTuple):
+    """The tokens of a prompt; `languages` is empty for a model of one language."""
+
+    start: int
+    previous: int
+    silence: int
+    no_times: int  # the tokens of times follow it
+    tasks: dict[str, int]
+    languages: dict[str, int]
+
+
+class Segment(NamedTuple):
+    """A piece of text, and from which second to which it is heard."""
+
+    start: float
+    end: float
+    text: str
+    log_prob: float  # mean of its window's tokens
+    silence: float  # probability that its window holds no speech
+    temperature: float
+
+
+class Window(NamedTuple):
+    """What was written of a window."""
+
+    ids: list[int]  # without the end token
+    log_prob: float
+    silence: float
+    temperature: float
+
+
+class Transcriber:
+    """Writes what is heard with a Whisper model, which it compiles once for each kind of prompt.
+
+    `text_of` makes text of ids without marks and times; `place` puts a batch on devices. What a
+    temperature draws follows from the seed and the window's place.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        decode: DecodeConfig,
+        config: SpeechConfig,
+        marks: Marks,
+        *,
+        eos_id: int,
+        text_of: Callable[[Sequence[int]], str],
+        place: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+    ):
+        self.model, self.config, self.marks = model, config, marks
+        zero = marks.no_times + 1 if config.times else None
+        self.decode = replace(decode, zero_time=zero, n_best=1, renormalize=True)
+        self.eos_id, self.text_of, self.seed = eos_id, text_of, seed
+        self.samples = model.config.frames * HOP  # of a window
+        self.new = decode.max_new_tokens or model.config.max_length // 2
+        self.room = model.config.max_length - self.new - len(self._marks("")) - 1
+        self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
+        self._read, self._search = jax.jit(self._first), jax.jit(self._found, static_argnums=3)
+        if config.language and config.language not in (marks.languages or {"en": 0}):
+            some = ", ".join(marks.languages) or "en"
+            raise LabError(f'language = "{config.language}" is none of the model\'s: {some}')
+        if config.task == "translate" and not marks.languages:
+            raise LabError("a model of one language does not translate: use task = transcribe")
+
+    def language_of(self, params: Any, samples: Float[np.ndarray, "n"]) -> str:
+        """The likeliest language of a window; of a model of one language that one."""
+        if not self.marks.languages:
+            return "en"
+        first = self._read(params, self._batch(samples, [self.marks.start], 1))[1]
+        chances = np.asarray(first[0])[list(self.marks.languages.values())]
+        return list(self.marks.languages)[int(chances.argmax())]
+
+    def __call__(self, params: Any, audio: Audio) -> Iterator[Segment]:
+        """The segments of a file in order, those of each window as soon as it is decoded."""
+        place, before, language = 0, [], self.config.language
+        while len(samples := audio.take(place, self.samples)) >= HOP:
+            language = language or self.language_of(params, samples)
+            window = self.window(params, samples, before, language, place)
+            if self._is_silent(window):
+                place += self.samples
+                continue
+            pieces, moved = cut(window.ids, self.decode.zero_time, len(samples) / RATE)
+            for start, end, ids in pieces:
+                text = self.text_of(ids)
+                if end > start and text.strip():
+                    offset = place / RATE
+                    times = round(offset + start, 3), round(offset + end, 3)
+                    yield Segment(*times, text.strip(), *window[1:])
+                    before += ids
+            if window.temperature > 0.5 or not self.config.with_previous:
+                before = []
+            place += max(round(moved * RATE), HOP) if moved else self.samples
+
+    def window(
+        self,
+        params: Any,
+        samples: Float[np.ndarray, "n"],
+        before: Sequence[int] = (),
+        language: str = "",
+        number: int = 0,
+    ) -> Window:
+        """The text of one window behind a text, of the first temperature that is good enough."""
+        prompt, length = self._marks(language), len(self._marks(language))
+        if before:
+            prompt = [self.marks.previous, *before[-self.room :], *prompt]
+            length += 1 + self.room
+        batch = self._batch(samples, prompt, length)
+        cache, first = self._read(params, batch)
+        at_start = np.asarray(first[0])
+        silence = float(at_start[self.marks.silence])
+        window = None
+        for temperature in self.config.temperatures:
+            key = jax.random.fold_in(jax.random.key(self.seed), number)
+            decode = replace(self.decode, temperature=float(temperature > 0))
+            if temperature:
+                decode = replace(decode, beam_size=1)
+            controls = controls_of(replace(decode, temperature=temperature))
+            found = self._search(params, cache, batch["prompt"], decode, key, controls)
+            found = jax.device_get(found)
+            ids = found.tokens[0, 0, : found.lengths[0, 0]].tolist()
+            mean = float(found.log_probs[0, 0]) / max(len(ids), 1)
+            ids = ids[:-1] if ids and ids[-1] == self.eos_id else ids
+            window = Window(ids, mean, silence, temperature)
+            if self._is_silent(window) or not self._is_poor(window):
+                break
+        return window
+
+    def _is_silent(self, window: Window) -> bool:
+        likely = window.silence > self.config.silence
+        return likely and window.log_prob < self.config.least_log_prob
+
+    def _is_poor(self, window: Window) -> bool:
+        data = self.text_of(self._texts(window.ids)).encode()
+        repeats = len(data) > self.config.most_compression * len(zlib.compress(data))
+        return repeats or window.log_prob < self.config.least_log_prob
+
+    def _texts(self, ids: Sequence[int]) -> list[int]:
+        return [token for token in ids if token <= self.marks.no_times]
+
+    def _marks(self, language: str) -> list[int]:
+        marks, kind = self.marks, []
+        if marks.languages:
+            kind = [marks.languages[language or "en"], marks.tasks[self.config.task]]
+        return [marks.start, *kind, *[marks.no_times] * (not self.config.times)]
+
+    def _batch(self, samples, prompt, length):
+        """A window with silence behind it, and a prompt with as much padding before it."""
+        samples = np.pad(samples[: self.samples], (0, max(self.samples - len(samples), 0)))
+        padding = length - len(prompt)
+        ids = np.pad(np.asarray(prompt, np.int32), (padding, 0), constant_values=self.eos_id)
+        start = np.array([padding], np.int32)
+        return self._place({"samples": samples[None], "prompt": ids[None], "start": start})
+
+    def _first(self, params, batch):
+        """The cache of all but the prompt's last token, and the probabilities [b v] of what comes
+        behind the mark of the start."""
+        prompt = batch["prompt"]
+        size = prompt.shape[1]
+        features = log_mel(batch["samples"], self.model.config.bins)
+        more = features, size + self.new
+        cache = self.model.apply(params, *more, method="init_cache") | {"start": batch["start"]}
+        logits, cache = self.model.apply(params, prompt, cache, method="step")
+        marks = prompt.shape[1] - 1 - (prompt[0, ::-1] == self.marks.start).argmax()
+        cache["index"] = cache["index"] - 1  # the search reads the last token again
+        return cache, jax.nn.softmax(logits[:, marks].astype(jnp.float32))
+
+    def _found(
+        self,
+        params: Any,
+        cache: Any,
+        prompt: Int[Array, "b p"],
+        decode: DecodeConfig,
+        key: Key[Array, ""],
+        controls: tuple[Array, Array, Array],
+    ) -> SearchResult:
+        step = partial(self.model.apply, params, method="step")
+        ends = {"eos_id": self.eos_id, "pad_id": self.eos_id}
+        if not decode.temperature:
+            before = {"before": prompt[:, :-1], "max_new_tokens": self.new}
+            return search(step, cache, prompt[:, -1], decode, **before, **ends)
+        loop = Single(decode, *ends.values(), prompt.shape[1], self.new, controls)
+        keys = jax.random.split(key, len(prompt))
+        state = loop.start(cache, prompt, jnp.zeros(len(prompt), bool), keys)
+        return loop.found(loop.run(step, state, self.new))
+
+
+def cut(
+    ids: Sequence[int], zero: int | None, seconds: float
+) -> tuple[list[tuple[float, float, list[int]]], float]:
+    """The pieces of a window's text, each with the seconds at which it begins and ends, and how
+    far the next window is moved; 0: by a whole window.
+
+    Two times in a row end one piece and begin the next. Where text follows that no time ends, it is
+    read again from there; a single time at the end says that nothing more is heard. A window
+    without such pairs is one piece up to its last time, or to its end.
+    """
+    texts = [token for token in ids if zero is None or token < zero]
+    if zero is None:
+        return [(0.0, seconds, texts)], 0.0
+    time = lambda token: (token - zero) * STEP  # noqa: E731
+    is_time = [token >= zero for token in ids]
+    ends = [i for i in range(1, len(ids)) if is_time[i - 1] and is_time[i]]
+    closed = is_time[-2:] == [False, True]
+    if not ends:
+        last = next((time(token) for token in reversed(ids) if token > zero), seconds)
+        return [(0.0, last, texts)], 0.0
+    pieces, first = [], 0
+    for end in [*ends, *[len(ids)] * closed]:
+        part = ids[first:end]
+        pieces.append((time(part[0]), time(part[-1]), [t for t in part if t < zero]))
+        first = end
+    return pieces, 0.0 if closed else time(ids[ends[-1] - 1])
