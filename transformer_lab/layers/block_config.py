@@ -22,6 +22,7 @@ class MixerConfig:
     inner_width: int = 1024  # channels of s4d, mamba, mamba2
     state: int = 16  # N, numbers that a channel (mamba2: a head's entry) keeps
     convolution: int = 4  # steps that mamba's and mamba2's first convolution sees
+    activation: str = "silu"  # behind that convolution
     step_rank: int = 32  # of mamba: the width between the input and its step sizes
     state_heads: int = 16  # of mamba2, whose width is inner_width / state_heads
     state_groups: int = 1  # of mamba2: heads of a group share what they write and read by
@@ -38,7 +39,7 @@ class MixerConfig:
 
     def __post_init__(self):
         choices = {"kind": KINDS, "feature_map": MAPS, "way": ("auto", *WAYS)}
-        chosen(self, "model.mixer", choices)
+        chosen(self, "model.mixer", choices | {"activation": tuple(ACTIVATIONS)})
         sizes = "inner_width", "state", "convolution", "step_rank", "state_heads", "state_groups"
         at_least(self, "model.mixer", 1, *sizes, "gate_rank", "chunk")
         at_least(self, "model.mixer", 0, "value_dim")

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from transformer_lab.layers.block_config import MixerConfig
 from transformer_lab.layers.mixing import NOTHING, Flow, Mixer
+from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.scan import convolve
 
 
@@ -105,14 +106,14 @@ def _numbers(shape: tuple[int, int]) -> Array:
 
 
 def _convolved(self, x, before, flow):
-    """silu of each channel's convolution, and the inputs that the next call begins with."""
+    """Each channel's convolution with its activation, and the next call's first inputs."""
     width = self.config.mixer.convolution
     init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), 1)
     kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))
     out, before = convolve(x.astype(jnp.float32), kernel, before, flow.fresh)
     if self.config.mixer.convolution_bias:
         out = out + self.param("convolution_bias", nn.initializers.zeros, (x.shape[-1],))
-    return jax.nn.silu(out), before
+    return ACTIVATIONS[self.config.mixer.activation](out), before
 
 
 class Mamba2(Mixer):

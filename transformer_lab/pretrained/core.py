@@ -58,10 +58,12 @@ MIXERS = {
     "retention": ("value_dim", "norm_epsilon"),
     "gated": ("value_dim", "gate_rank", "norm_epsilon"),
     "s4d": ("state",),
-    "mamba": words("inner_width state convolution step_rank inner_norms bias convolution_bias"),
+    "mamba": words("""
+        inner_width state convolution activation step_rank inner_norms bias convolution_bias
+    """),
     "mamba2": words("""
-        inner_width state convolution state_heads state_groups bias convolution_bias norm_epsilon
-        step_low step_high
+        inner_width state convolution activation state_heads state_groups bias convolution_bias
+        norm_epsilon step_low step_high
     """),
     "rwkv": ("inner_width",),
 }

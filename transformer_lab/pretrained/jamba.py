@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from transformer_lab.models.decoder import DecoderConfig
+from transformer_lab.ops.activations import GATED
 from transformer_lab.pretrained import llama, mamba, mistral, mixtral
 from transformer_lab.pretrained.core import Found, Settings, Tensors, read_table, write_table
 from transformer_lab.pretrained.decoders import architectures, name_map
@@ -44,6 +45,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         "mixer.inner_width": settings.integer("mamba_expand", 2) * found["width"],
         "mixer.step_rank": mamba.read_rank(settings, found, "mamba_dt_rank"),
         "mixer.norm_epsilon": found["norm_epsilon"],
+        "mixer.activation": GATED[found["activation"]],
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ FIELDS = {
     "initializer_range": ("init_std", 0.1),
     "state_size": ("mixer.state", 16),
     "conv_kernel": ("mixer.convolution", 4),
+    "hidden_act": ("mixer.activation", "silu"),
     "use_bias": ("mixer.bias", False),
     "use_conv_bias": ("mixer.convolution_bias", True),
     "time_step_min": ("mixer.step_min", 1e-3),
@@ -95,7 +96,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
     own = config.mixer
     sizes = {"expand": own.inner_width // config.width, "time_step_rank": own.step_rank}
-    return sizes | {"hidden_act": "silu"}
+    return sizes
 
 
 FAMILY = Family(
@@ -105,7 +106,6 @@ FAMILY = Family(
     FIELDS,
     lambda config, pad: names(config, *selective_rules(config, "backbone.layers.{i}.mixer")),
     constants=CONSTANTS | {"mixer.kind": "mamba"},
-    fixed={"hidden_act": ("silu", "swish")},
     ignored=IGNORED,
     read=_read,
     write=_write,

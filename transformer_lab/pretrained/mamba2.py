@@ -39,7 +39,6 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
         "expand": own.inner_width // config.width,
         "head_dim": own.inner_width // own.state_heads,
         "time_step_limit": [own.step_low, high],
-        "hidden_act": "silu",
     }
 
 
@@ -68,7 +67,6 @@ FAMILY = Family(
     _names,
     constants=mamba.CONSTANTS | {"mixer.kind": "mamba2"},
     fixed={
-        "hidden_act": ("silu", "swish"),
         "rms_norm": (True,),
         "norm_before_gate": (False,),
     },
