@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from benchmarks.common import EOS, SIZES, Size, interleave, make_batch, model_config, paired, report
 from transformer_lab.decoding import DecodeConfig, SequenceDecoder
 from transformer_lab.models.encoder_decoder import EncoderDecoder
-from transformer_lab.training.memory import keep_memory
+from transformer_lab.training.startup import keep_memory
 
 
 class Uncached(EncoderDecoder):

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.common import interleave, paired, report
 from transformer_lab.decoding import DecodeConfig, Generator
 from transformer_lab.models.decoder import Decoder, DecoderConfig
-from transformer_lab.training.memory import keep_memory
+from transformer_lab.training.startup import keep_memory
 
 CONFIG = DecoderConfig(  # 12.3 M parameters
     layers=6, width=384, heads=6, head_dim=64, feed_forward_width=1536, vocab_size=4000,

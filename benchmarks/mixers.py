@@ -25,7 +25,7 @@ from transformer_lab.layers.state_spaces import Mamba
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.ops import experts
 from transformer_lab.ops.scan import WAYS, recurrence
-from transformer_lab.training.memory import keep_memory
+from transformer_lab.training.startup import keep_memory
 
 flags.DEFINE_enum("what", "scan", ["scan", "experts", "context", "torch"], "See above.")
 flags.DEFINE_integer("rounds", 5, "Of turns.")

@@ -14,7 +14,7 @@ from absl import app, flags
 
 from benchmarks.common import interleave, paired, report
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer_lab.training.memory import keep_memory
+from transformer_lab.training.startup import keep_memory
 
 flags.DEFINE_integer("layers", 1, "Of the stack.")
 flags.DEFINE_integer("width", 256, "Units, and features of the input.")

@@ -37,9 +37,9 @@ from transformer_lab.models.encoder_decoder import build
 from transformer_lab.ops.losses import token_metrics
 from transformer_lab.tasks.base import Scores
 from transformer_lab.training.config import MeshConfig, OptimizerConfig, RunConfig
-from transformer_lab.training.memory import keep_memory
 from transformer_lab.training.mesh import batch_sharding, make_mesh, placer, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.startup import keep_memory
 from transformer_lab.training.state import init_state, make_train_step
 
 RATE = 1e-3

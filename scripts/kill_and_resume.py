@@ -104,7 +104,7 @@ def compare(workdir: Path, whole: Path) -> None:
     params = []
     for path in (workdir, whole):
         checkpoints = Checkpoints(path, 2, lambda line: None)
-        params.append(checkpoints.restore_params(checkpoints.good_steps()[-1]))
+        params.append(checkpoints.restore_params(checkpoints.newest()[-1]))
         checkpoints.close()
     jax.tree.map(np.testing.assert_array_equal, *params)
 

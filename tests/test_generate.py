@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 import transformer_lab
 from tests.entry import command
 from tests.tasks.test_language_modeling import tiny_model
+from tests.tiny import run_alone
 from transformer_lab.training import runs
 
 DOCUMENT = "né {} 👩‍🚀 où ü{}?"
@@ -25,10 +26,10 @@ def workdir(tmp_path_factory):
     texts = [DOCUMENT.format(i, i % 7) for i in range(60)]
     (path / "texts.txt").write_text("\n\n".join(texts), encoding="utf-8")
     config = tiny_model(
-        steps=30, mesh__data=-1, data__source="files", data__path=str(path / "texts.txt"),
+        steps=30, data__source="files", data__path=str(path / "texts.txt"),
         tokenizer__kind="byte", decode__max_new_tokens=12, save_every=100,
     )  # fmt: skip
-    runs.run(config, path / "run")
+    run_alone(config, path / "run")
     return path / "run"
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from ml_collections import ConfigDict
 
 from transformer_lab.tasks.base import Task
+from transformer_lab.training import runs
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.runs import build_task
@@ -73,6 +75,20 @@ def make_trainer(config: ConfigDict, devices: int = 8) -> Trainer:
     resolved = resolve(config)
     mesh = make_mesh(resolved.run.mesh, devices)
     return Trainer(resolved.run, build_task(resolved, None, mesh), mesh)
+
+
+def run_alone(config: ConfigDict, workdir: Path) -> None:
+    """Trains a run on one of the devices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "make_mesh", lambda config: make_mesh(config, 1))
+        runs.run(config, workdir)
+
+
+def leave_run(config: ConfigDict, workdir: Path) -> None:
+    """Leaves a run with its first parameters, on one device, which nobody trained."""
+    trainer = make_trainer(config, 1)
+    parts = trainer.task, trainer.mesh, trainer.init().params
+    runs.write_new(config, *parts, workdir)
 
 
 def read_metrics(workdir: Path) -> list[dict]:

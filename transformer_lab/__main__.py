@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from transformer_lab.errors import LabError, known
-from transformer_lab.training.memory import keep_memory
 from transformer_lab.training.signals import SIGNALS
+from transformer_lab.training.startup import keep_memory
 
 COMMANDS = {
     path.stem: path for path in sorted((Path(__file__).parent / "commands").glob("[!_]*.py"))

@@ -18,7 +18,7 @@ from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
 from transformer_lab.training import peers, runs
 from transformer_lab.training.places import place, remote
 from transformer_lab.training.signals import SIGNALS, Stopped
-from transformer_lab.training.xla_flags import order_simulated, set_flags
+from transformer_lab.training.startup import order_simulated, set_flags
 
 flags.DEFINE_string(
     "peers",

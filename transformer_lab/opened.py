@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from transformer_lab.errors import LabError
 from transformer_lab.tasks import objective
+from transformer_lab.tasks.abilities import Continues, EmbedsTexts, Predicts, Translates
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
@@ -47,9 +48,9 @@ class OpenedRun:
         sequence before each token of the target, the end token last.
         """
         task = self.task
-        if hasattr(task, "prompt_ids") and target is None:
+        if isinstance(task, Continues) and target is None:
             inputs = [task.prompt_ids(text)]
-        elif hasattr(task, "translate") and target is not None:
+        elif isinstance(task, Translates) and target is not None:
             source, ids = task.encode(text), task.encode(target)
             inputs = [source, [1] * len(source), [task.tokenizer.bos_id, *ids[:-1]]]
         else:
@@ -66,9 +67,7 @@ class OpenedRun:
 
         As many as `samples`, drawn if `decode.temperature` is above 0, or a beam search's `n_best`.
         """
-        if not hasattr(self.task, "generator"):
-            raise self._refusal("continue a prompt")
-        task, several = self.task, [prompts] if isinstance(prompts, str) else list(prompts)
+        task, several = self._able(Continues, "continue a prompt"), _listed(prompts)
         ids = [task.prompt_ids(clean(prompt)) for prompt in several]
         generator = task.generator(self.place)
         generator.shrinks = True  # a prompt may fill the context but for one token
@@ -80,11 +79,10 @@ class OpenedRun:
 
     def translate(self, texts: str | Sequence[str]) -> str | list[str]:
         """The best output for a text, or for each of several."""
-        if not hasattr(self.task, "translate"):
-            raise self._refusal("translate")
-        several = [texts] if isinstance(texts, str) else list(texts)
-        decoder = self.task.decoder(self.place)
-        best = [found[0] for found in self.task.translate(decoder, self.params, several)]
+        task, several = self._able(Translates, "translate"), _listed(texts)
+        best = [
+            found[0] for found in task.translate(task.decoder(self.place), self.params, several)
+        ]
         return best[0] if isinstance(texts, str) else best
 
     def predict(self, texts: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
@@ -92,17 +90,14 @@ class OpenedRun:
 
         A run on images takes their files in the place of texts.
         """
-        if not hasattr(self.task, "predict"):
-            raise self._refusal("predict")
-        several = [texts] if isinstance(texts, str) else list(texts)
-        found = self.task.predict(self.params, several, self.place)
+        found = self._able(Predicts, "predict").predict(self.params, _listed(texts), self.place)
         return found[0] if isinstance(texts, str) else found
 
     def encode(
         self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True
     ) -> Float[np.ndarray, "n d"]:
         """A vector of each text: of an encoder its states, pooled; of two towers the text's."""
-        if hasattr(self.task, "text_vectors"):
+        if isinstance(self.task, EmbedsTexts):
             return np.asarray(self.task.text_vectors(self.params, texts, self.place))
         if self.config.model.kind != "encoder":
             raise self._refusal("encode texts")
@@ -110,8 +105,18 @@ class OpenedRun:
         task = embedding_task(model, assets, pooling, normalize)
         return task.embed(self.params, texts, self.place)
 
+    def _able(self, ability: type, what: str) -> Any:
+        """The task, if it can do this."""
+        if not isinstance(self.task, ability):
+            raise self._refusal(what)
+        return self.task
+
     def _refusal(self, what: str) -> LabError:
         return LabError(f"a run of {self.config.task.kind} does not {what}: {self.workdir}")
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def open_run(

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from transformer_lab.sweeps.runner import SWEEP
-from transformer_lab.sweeps.states import FAILURE, SETTINGS, write_json
+from transformer_lab.sweeps.states import FAILURE, SETTINGS
 from transformer_lab.training.config import default_config
+from transformer_lab.training.places import write_json
 
 PLAN = {
     "experiment": "experiments/gone.py",

@@ -15,7 +15,7 @@ from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps import experiment, plots
 from transformer_lab.sweeps.report import comparison, numbers_grid, results_grid, write_report
 from transformer_lab.sweeps.results import Row, read_table
-from transformer_lab.sweeps.states import write_json
+from transformer_lab.training.places import write_json
 
 SCORES = {
     "a": [(0.60, 0.70), (0.62, 0.75), (0.67, 0.71)],

@@ -4,14 +4,13 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.entry import ROOT, command
+from tests.forked import started
 from transformer_lab.errors import LabError
 from transformer_lab.sweeps import runner
 from transformer_lab.sweeps.cluster import Element
@@ -48,27 +47,17 @@ def experiment(directory, seeds, key="optimizer.learning_rate", steps=20, **valu
 
 
 def start(file, workdir, *arguments):
-    command = [sys.executable, "-m", "transformer_lab", "sweep", f"--experiment={file}"]
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    return subprocess.Popen(
-        [*command, f"--workdir={workdir}", *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["sweep", f"--experiment={file}", f"--workdir={workdir}", *arguments]
+    return started(words, log=file.with_suffix(".log"))
 
 
 def finish(file, workdir, *arguments, code=0):
-    """A sweep in this process, its runs in theirs: what it says."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("XLA_FLAGS", raising=False)
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        done = command("sweep", f"--experiment={file}", f"--workdir={workdir}", *arguments)
-    text = (done.stdout + done.stderr).decode()
-    assert done.returncode == code, text[-3000:]
+    """A sweep to its end: what it says."""
+    file.with_suffix(".log").unlink(missing_ok=True)
+    process = start(file, workdir, *arguments)
+    process.join(timeout=300)
+    text = file.with_suffix(".log").read_text(encoding="utf-8")
+    assert process.exitcode == code, text[-3000:]
     return text
 
 
@@ -76,15 +65,15 @@ def kill_somewhere(file, workdir, rng, orphan):
     """Kills the sweep once a run saves, and the run with it or not (then it goes on alone)."""
     saved = lambda: sorted(map(str, workdir.glob("*/checkpoints/*/manifest.json")))  # noqa: E731
     before, process = saved(), start(file, workdir)
-    while process.poll() is None and saved() == before:
+    while process.is_alive() and saved() == before:
         time.sleep(0.01)
     time.sleep(rng.uniform(0, 0.5))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
     for pid in [] if orphan else map(int, children):
         os.kill(pid, signal.SIGKILL)
-    process.communicate()
-    return process.returncode == -signal.SIGKILL
+    process.join()
+    return process.exitcode == -signal.SIGKILL
 
 
 def scores_of(workdir):
@@ -231,8 +220,9 @@ def test_a_sweep_that_is_told_to_stop_lets_its_run_save_and_says_so_by_its_code(
     log = tmp_path / "sweep" / "a,seed=0" / "log.txt"
     while not (log.exists() and "step 5/" in log.read_text()):
         time.sleep(0.1)
-    process.send_signal(signal.SIGUSR1)
-    assert process.wait(timeout=120) == 128 + signal.SIGUSR1
+    os.kill(process.pid, signal.SIGUSR1)
+    process.join(timeout=120)
+    assert process.exitcode == 128 + signal.SIGUSR1
     assert "SIGTERM: saved at step" in log.read_text()
     assert state_of(log.parent) == "stopped"
 

@@ -12,9 +12,10 @@ from transformer_lab.errors import LabError
 from transformer_lab.sweeps.cluster import submit
 from transformer_lab.sweeps.experiment import Experiment, load, runs_of
 from transformer_lab.sweeps.runner import write_plan
-from transformer_lab.sweeps.states import refuse_changes, write_json
+from transformer_lab.sweeps.states import refuse_changes
 from transformer_lab.sweeps.variations import Variation, chain, grid, pair, seeds, vary
 from transformer_lab.training.config import flatten
+from transformer_lab.training.places import write_json
 
 SMOKE = "configs/smoke.py"
 

@@ -8,6 +8,7 @@ import pytest
 
 from transformer_lab.training import runs
 from transformer_lab.training.config import RunConfig
+from transformer_lab.training.mesh import fitted, make_mesh
 from transformer_lab.training.runs import build_task
 from transformer_lab.training.trainer import Trainer
 
@@ -43,8 +44,13 @@ def shared_trainer(config: RunConfig, task: Any, mesh: Any) -> Trainer:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled_once():
+def compiled_once(request):
+    """A file of tests may say `DEVICES = 1`, the number of devices that its runs have."""
     with pytest.MonkeyPatch.context() as patch:
+        if count := getattr(request.module, "DEVICES", 0):
+            patch.setattr(runs, "make_mesh", lambda config: make_mesh(config, count))
+            used = lambda config, rows: make_mesh(fitted(config, count, rows), count)  # noqa: E731
+            patch.setattr(runs, "used_mesh", used)
         patch.setattr(runs, "build_task", shared_task)
         patch.setattr(runs, "Trainer", shared_trainer)
         yield

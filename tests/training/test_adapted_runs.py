@@ -46,6 +46,7 @@ VALUES = {
     "optimizer.warmup_steps": 2,
     "task.samples": 0,
 }
+DEVICES = 1
 LORA = {"adapt.method": "lora", "adapt.rank": 2, "adapt.dropout": 0.2, "seed": 1}
 
 
@@ -61,12 +62,12 @@ def opened(workdir, **more):
 
 def last_state(workdir, config, assets=None):
     """The newest checkpoint's arrays, and its directory."""
-    resolved, checkpoints = resolve(config), Checkpoints(workdir, 5)
-    saved = checkpoints.read(checkpoints.good_steps()[-1])
-    mesh = make_mesh(resolved.run.mesh)
-    trainer = Trainer(resolved.run, runs.build_task(resolved, saved.assets, mesh), mesh)
-    state = checkpoints.restore(saved.step, trainer.abstract_state)
-    checkpoints.close()
+    resolved = resolve(config)
+    with Checkpoints(workdir, 5) as checkpoints:
+        saved = checkpoints.read(checkpoints.newest()[-1])
+        mesh = make_mesh(resolved.run.mesh, 1)
+        trainer = Trainer(resolved.run, runs.build_task(resolved, saved.assets, mesh), mesh)
+        state = checkpoints.restore(saved.step, trainer.abstract_state)
     return state.params, state.opt_state, saved.directory
 
 
@@ -181,10 +182,11 @@ def test_a_hugging_face_directory_is_a_base(tmp_path, capfd):
     )
     changes = {"tokenizer.kind": "byte_bpe", "tokenizer.vocab_size": 270, "model.head_dim": 64}
     config = config_of(2, **changes, **LORA)
+    mesh = make_mesh(resolve(config).run.mesh, 1)
     trainer = Trainer(
         resolve(config_of(2, **changes)).run,
-        runs.build_task(resolve(config), tokenizer.to_files(), make_mesh(resolve(config).run.mesh)),
-        make_mesh(resolve(config).run.mesh),
+        runs.build_task(resolve(config), tokenizer.to_files(), mesh),
+        mesh,
     )
     params, special = jax.device_get(trainer.init().params), SpecialIds(pad=0, eos=1, start=2)
     model = trainer.task.model_config

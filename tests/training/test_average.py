@@ -10,11 +10,12 @@ from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.sources import open_source
 
+DEVICES = 1
+
 
 def config(**changes):
-    return tiny_config(
-        **{"ema_decay": 0.25, "steps": 5, "save_every": 1, "keep": 6, "mesh.data": -1} | changes
-    )
+    values = {"ema_decay": 0.25, "steps": 5, "save_every": 1, "keep": 6, "data.test_size": 0}
+    return tiny_config(**values | changes)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,9 @@ def averaged(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def states(averaged):
-    trainer, checkpoints = make_trainer(config()), Checkpoints(averaged, 6)
-    found = [checkpoints.restore(step, trainer.abstract_state) for step in range(1, 6)]
-    checkpoints.close()
+    trainer = make_trainer(config(), 1)
+    with Checkpoints(averaged, 6) as checkpoints:
+        found = [checkpoints.restore(step, trainer.abstract_state) for step in range(1, 6)]
     return jax.device_get([trainer.init(), *found])
 
 

@@ -15,8 +15,11 @@ from transformer_lab.training.trainer import Trainer
 LOSSES = [3.0, 2.0, 2.5, 2.6, 1.0, 0.5]  # of the validation split after each step
 
 
+DEVICES = 1
+
+
 def config(**changes):
-    values = {"steps": 6, "eval_every": 1, "save_every": 4, "keep": 1, "mesh.data": -1}
+    values = {"steps": 6, "eval_every": 1, "save_every": 4, "keep": 1, "data.test_size": 0}
     return tiny_config(**values | {"best": "loss"} | changes)
 
 
@@ -42,9 +45,8 @@ def test_the_best_checkpoint_outlives_newer_ones_and_stands_for_the_run(scripted
     runs.run(config(steps=4), tmp_path)
     assert stored(tmp_path) == ["step_00000002", "step_00000004"]
     _, params = runs.open_run(config(), tmp_path)
-    best = Checkpoints(tmp_path, 1)
-    second, last = best.restore_params(2), best.restore_params(4)
-    best.close()
+    with Checkpoints(tmp_path, 1) as best:
+        second, last = best.restore_params(2), best.restore_params(4)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), second)
     jax.tree.map(np.testing.assert_array_equal, open_source(str(tmp_path)).params, second)
     jax.tree.map(

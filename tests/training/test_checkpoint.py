@@ -15,10 +15,11 @@ import pytest
 from tests.tasks.test_language_modeling import tiny_model
 from transformer_lab.errors import LabError
 from transformer_lab.training import checkpoint, manifest, runs
-from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.config import MeshConfig, OptimizerConfig
 from transformer_lab.training.mesh import make_mesh, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.places import write_atomically
 from transformer_lab.training.state import init_state
 
 CONFIG = OptimizerConfig()
@@ -35,6 +36,10 @@ def abstract(state):
     )
 
 
+def equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
 @pytest.fixture
 def lines():
     return []
@@ -42,9 +47,8 @@ def lines():
 
 @pytest.fixture
 def checkpoints(tmp_path, lines):
-    made = Checkpoints(tmp_path, 3, lines.append)
-    yield made
-    made.close()
+    with Checkpoints(tmp_path, 3, lines.append) as made:
+        yield made
 
 
 def save(checkpoints, *steps):
@@ -60,7 +64,7 @@ def test_all_that_was_saved_comes_back_bit_for_bit(checkpoints):
     want = make_state(7)
     got = checkpoints.restore(7, abstract(want))
     assert jax.tree.structure(got) == jax.tree.structure(want)
-    jax.tree.map(np.testing.assert_array_equal, got, want)
+    equal(got, want)
     saved = checkpoints.read(7)
     assert (saved.step, saved.data, saved.config) == (7, {"next_index": 7}, {"seed": 1})
     assert saved.assets == {"vocabulary": b"\0x"}
@@ -69,22 +73,22 @@ def test_all_that_was_saved_comes_back_bit_for_bit(checkpoints):
 @pytest.mark.parametrize("name", ["[a]", "a\\b", "*", "a b%20#:=", "a\nb", "x" * 200])
 def test_a_directory_may_have_any_name(name, tmp_path):
     (tmp_path / "a").mkdir()  # what the first name is a pattern of
-    made = Checkpoints(tmp_path / name, 3)
-    save(made, 7)
-    jax.tree.map(np.testing.assert_array_equal, made.restore_params(7), make_state(7).params)
-    jax.tree.map(
-        np.testing.assert_array_equal, made.restore(7, abstract(make_state())), make_state(7)
-    )
-    made.close()
+    with Checkpoints(tmp_path / name, 3) as made:
+        save(made, 7)
+        equal(made.restore_params(7), make_state(7).params)
+        equal(made.restore(7, abstract(make_state())), make_state(7))
     assert not list((tmp_path / "a").iterdir())
 
 
 def test_the_newest_are_kept_and_parameters_average(checkpoints):
     save(checkpoints, 1, 2, 3, 4)
-    assert checkpoints.good_steps() == [2, 3, 4]
+    assert checkpoints.newest() == [2, 3, 4]
     mean = checkpoints.average_params([2, 3, 4])["query"]["kernel"]
     want = sum(make_state(s).params["query"]["kernel"] for s in (2, 3, 4)) / 3
     np.testing.assert_allclose(mean, want, rtol=1e-6)
+
+
+MANIFESTS = {"no": None, "an empty": "", "a nested": "[" * 99999, "another": "[]"}
 
 
 def damage(directory, kind):
@@ -97,37 +101,24 @@ def damage(directory, kind):
         big.write_bytes(big.read_bytes()[:-1])
     elif kind == "missing file":
         (directory / "run.json").unlink()
-    elif kind == "no manifest":
+    elif (text := MANIFESTS[kind.removesuffix(" manifest")]) is None:
         (directory / "manifest.json").unlink()
-    elif kind == "empty manifest":
-        (directory / "manifest.json").write_text("")
-    elif kind == "nested manifest":
-        (directory / "manifest.json").write_text("[" * 99999)
-    elif kind == "other json":
-        (directory / "manifest.json").write_text("[]")
+    else:
+        (directory / "manifest.json").write_text(text)
 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "flipped byte",
-        "truncated",
-        "missing file",
-        "no manifest",
-        "empty manifest",
-        "other json",
-        "nested manifest",
-    ],
+    ["flipped byte", "truncated", "missing file", *(f"{kind} manifest" for kind in MANIFESTS)],
 )
 def test_a_damaged_step_is_passed_over_with_a_line(kind, checkpoints, tmp_path, lines):
     save(checkpoints, 1, 2)
     damage(tmp_path / "checkpoints" / "step_00000002", kind)
-    again = Checkpoints(tmp_path, 3, lines.append)
-    assert again.good_steps() == [1]
-    assert len(lines) == 1 and "step 2 is passed over" in lines[0]
-    save(again, 2)
-    assert again.good_steps() == [1, 2]
-    again.close()
+    with Checkpoints(tmp_path, 3, lines.append) as again:
+        assert again.newest() == [1]
+        assert len(lines) == 1 and "step 2 is passed over" in lines[0]
+        save(again, 2)
+        assert again.newest() == [1, 2]
 
 
 def test_the_newest_step_is_found_without_reading_the_others(checkpoints, tmp_path, monkeypatch):
@@ -178,7 +169,7 @@ def test_junk_that_looks_like_a_step_is_no_checkpoint_and_is_never_deleted(
         (root / name).mkdir(parents=True)
         (root / name / "thesis.txt").write_text("mine")
     save(checkpoints, 1, 2, 3, 4, 5)
-    assert checkpoints.good_steps() == [3, 4, 5]
+    assert checkpoints.newest() == [3, 4, 5]
     assert any("step 99 is passed over" in line for line in lines)
     for name in ("99", "step_99", "step_00000099"):
         assert (root / name / "thesis.txt").read_text() == "mine"
@@ -218,7 +209,7 @@ def test_a_checkpoint_comes_back_on_another_mesh(checkpoints):
     got = checkpoints.restore(1, placed)
     kernel = got.params["query"]["kernel"]
     assert len(kernel.sharding.device_set) == 8 and not kernel.is_fully_replicated
-    jax.tree.map(np.testing.assert_array_equal, got, make_state(1))
+    equal(got, make_state(1))
 
 
 def test_a_full_disk_is_one_line_and_earlier_steps_survive(tmp_path):
@@ -241,12 +232,9 @@ except LabError as error:
     refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
     assert len(refused) == 1 and "step 2 could not be written" in refused[0], done.stderr[-2000:]
     assert "Traceback" not in done.stderr, done.stderr[-2000:]
-    checkpoints = Checkpoints(tmp_path, 3, lambda line: None)
-    assert checkpoints.good_steps() == [1]
-    jax.tree.map(
-        np.testing.assert_array_equal, checkpoints.restore(1, abstract(make_state())), make_state(1)
-    )
-    checkpoints.close()
+    with Checkpoints(tmp_path, 3, lambda line: None) as checkpoints:
+        assert checkpoints.newest() == [1]
+        equal(checkpoints.restore(1, abstract(make_state())), make_state(1))
 
 
 def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path):

@@ -1,14 +1,20 @@
 """Every config resolves, and no key is ignored."""
 
+import dataclasses
+import functools
 import importlib.util
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from tests.tiny import tiny_config
-from transformer_lab import cli
+from transformer_lab import cli, tasks
 from transformer_lab.errors import LabError
+from transformer_lab.models.presets import DECODERS
+from transformer_lab.tasks.base import stand_in
 from transformer_lab.training.config import default_config, flatten, resolve
 from transformer_lab.training.runs import refuse_changes
 
@@ -30,7 +36,7 @@ ARGUMENTS = {
     "bert_brown": "original roberta",
     "clip_emoji": "softmax sigmoid lit lit_vit limoe",
     "cnn_fashion_mnist": "resnet lenet",
-    "decoder": "gpt2_small",  # all presets are built in test_decoder_config.py
+    "decoder": "gpt2_small",  # all presets are built below
     "families": "encoder,sentiment encoder_decoder,sentiment prefix,sentiment causal,sentiment "
     "encoder_decoder,translate prefix,translate causal,translate",
     "finetune_sentiment": "full head last bias lora adapters scratch",
@@ -49,11 +55,17 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_config_file_resolves_with_each_argument_and_has_the_common_keys(path):
+@functools.cache
+def module_of(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_file_resolves_with_each_argument_and_has_the_common_keys(path):
+    module = module_of(path)
     for argument in [None, *ARGUMENTS.get(path.stem, "").split()]:
         config = module.get_config(*filter(None, [argument]))
         assert set(flatten(config)) >= REQUIRED
@@ -163,3 +175,47 @@ def test_only_a_key_that_may_be_unset_takes_none():
     cli.settle(config, ["--config.model.width=None"])
     with pytest.raises(LabError, match="config.model.width = None is of type NoneType"):
         resolve(config)
+
+
+DECODER = FILES[0].parent / "decoder.py"
+
+
+def preset(name):
+    return resolve(module_of(DECODER).get_config(name))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_preset_builds_for_a_mesh_that_its_rows_and_heads_divide_over_and_has_a_loss(name):
+    """Of two of its layers; depth is a matter of the mesh's memory, not of shapes."""
+    config = preset(name)
+    mesh, rows = config.run.mesh, config.sections["batch"].rows
+    assert config.model.heads % mesh.tensor == 0
+    split = 1 if mesh.fsdp == 1 else 4 * mesh.fsdp  # what divides rows, on the stated topology
+    assert mesh.fsdp == {1: 1, 64: 16, 128: 32}[split]
+    if mesh.expert > 1:  # in the place of copies and of heads
+        split *= {16: 1, 32: 4}[mesh.fsdp]
+        assert config.model.experts.count % mesh.expert == 0 and mesh.tensor == 1
+    else:
+        assert (mesh.tensor == 4) == (split == 128)
+    parts = split * config.run.micro_batches
+    assets = stand_in(config.model, config.sections)
+    model = dataclasses.replace(config.model, layers=2)
+    task = tasks.objective("language_modeling").build(
+        "decoder", model, config.sections, assets=assets, rows_multiple=parts
+    )
+    batch = task.abstract_batch()
+    assert batch["tokens"].shape == (rows, min(config.model.max_length, module_of(DECODER).TOKENS))
+    # As many tokens a step as the paper, within the rounding to the mesh.
+    if stated := DECODERS[name].batch_tokens:
+        assert rows * config.model.max_length == pytest.approx(stated, rel=0.35)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params = jax.eval_shape(task.init, key)
+    assert params["embedding"]["embedding"].shape[0] % (1 if split == 1 else 128) == 0
+    loss = jax.eval_shape(task.loss, params, batch, key)["loss"]
+    assert [(x.shape, x.dtype) for x in loss] == [((), np.float32)] * 2
+
+
+def test_deep_presets_compile_one_layer_and_recompute():
+    deep, flat = preset("llama_7b").model, preset("gpt3_125m").model
+    assert (deep.scan_layers, deep.remat) == (True, "nothing")
+    assert (flat.scan_layers, flat.remat) == (False, "off")

@@ -9,22 +9,26 @@ import jax
 import numpy as np
 import pytest
 
-from tests.tiny import make_trainer, read_metrics, tiny_config
+from tests.tiny import make_trainer, read_metrics, run_alone, tiny_config
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs, sources
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.mesh import make_mesh
 
+DEVICES = 2
 RATES = ("examples_per_second", "steps_per_second", "tokens_per_second")
 VOLATILE = (*RATES, "data_seconds", "goodput")
 
 
 def final_state(workdir, config):
-    trainer = make_trainer(config, 1)
-    checkpoints = Checkpoints(workdir, 5)
-    state = checkpoints.restore(checkpoints.good_steps()[-1], trainer.abstract_state)
-    checkpoints.close()
-    return state
+    with Checkpoints(workdir, 5) as checkpoints:
+        abstract = make_trainer(config, 1).abstract_state
+        return checkpoints.restore(checkpoints.newest()[-1], abstract)
+
+
+def saved_steps(workdir):
+    with Checkpoints(workdir, 5) as checkpoints:
+        return checkpoints.newest()
 
 
 def curve(workdir):
@@ -51,14 +55,13 @@ def whole(tmp_path_factory):
 
 
 def one_device(config):
-    """All eight simulated devices hold copies' shards; numbers are those of one."""
+    """Both of a run's devices hold a share of its batches; numbers are those of one."""
     config.mesh.data = -1
     return config
 
 
-@pytest.mark.parametrize("stops", [[5], [6], [3, 8]], ids=["mid-epoch", "epoch's edge", "twice"])
-def test_a_stopped_and_resumed_run_is_the_same_run(stops, whole, tmp_path):
-    for steps in [*stops, 10]:
+def test_a_stopped_and_resumed_run_is_the_same_run(whole, tmp_path):
+    for steps in (3, 6, 8, 10):  # in the middle of an epoch, at its edge, and again
         runs.run(one_device(tiny_config(steps=steps)), tmp_path)
     assert curve(tmp_path) == curve(whole)
     assert [line["step"] for line in curve(whole)] == list(range(1, 11))
@@ -84,15 +87,18 @@ def test_epochs_have_different_orders_and_each_example_once():
     assert len(seen[0]) == 60
 
 
-def test_the_last_step_is_saved_and_a_rerun_has_nothing_left(whole, tmp_path, capfd):
-    runs.run(one_device(tiny_config(steps=7, save_every=5)), tmp_path)
-    checkpoints = Checkpoints(tmp_path, 5)
-    assert checkpoints.good_steps() == [5, 7]
-    checkpoints.close()
+def test_the_last_step_is_saved_a_rerun_has_nothing_left_and_fewer_steps_are_refused(
+    tmp_path, capfd
+):
+    runs.run(one_device(tiny_config(steps=7)), tmp_path)
+    assert saved_steps(tmp_path) == [5, 7]
     before = curve(tmp_path)
-    runs.run(one_device(tiny_config(steps=7, save_every=5)), tmp_path)
+    runs.run(one_device(tiny_config(steps=7)), tmp_path)
     assert curve(tmp_path) == before
     assert "resumes at step 7 of 7" in capfd.readouterr().err
+    with pytest.raises(LabError, match="is at step 7, beyond the 4 asked for"):
+        runs.run(one_device(tiny_config(steps=4)), tmp_path)
+    assert saved_steps(tmp_path) == [5, 7]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +123,14 @@ def test_a_resume_with_another_config_is_refused_naming_the_key(key, value, whol
     assert sorted(p.name for p in whole.rglob("*")) == before
 
 
-def test_what_changes_no_number_may_change_on_resume(tmp_path):
-    plain = {"steps": 8, "save_every": 4, "model.dropout": 0.0, "optimizer.clip_norm": 1.0}
+def test_what_changes_no_number_may_change_on_resume(tmp_path, monkeypatch):
+    plain = {
+        "steps": 8,
+        "save_every": 4,
+        "data.test_size": 0,
+        "model.dropout": 0.0,
+        "optimizer.clip_norm": 1.0,
+    }
     other = {
         "micro_batches": 2, "mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2,
         "model.remat": "nothing", "model.scan_layers": True,
@@ -126,29 +138,10 @@ def test_what_changes_no_number_may_change_on_resume(tmp_path):
     }  # fmt: skip
     runs.run(one_device(tiny_config(**plain)), tmp_path / "whole")
     runs.run(one_device(tiny_config(**{**plain, "steps": 4})), tmp_path / "changed")
+    monkeypatch.setattr(runs, "make_mesh", make_mesh)  # on all eight devices
     runs.run(tiny_config(**plain, **other), tmp_path / "changed")
     for a, b in zip(curve(tmp_path / "changed"), curve(tmp_path / "whole"), strict=True):
         np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-5)
-
-
-def test_a_run_whose_only_checkpoint_is_damaged_is_not_started_over(tmp_path, capfd):
-    runs.run(one_device(tiny_config(steps=2)), tmp_path)
-    (directory,) = (tmp_path / "checkpoints").iterdir()
-    (directory / "run.json").write_text("{}", encoding="utf-8")
-    before = sorted(str(p) for p in tmp_path.rglob("*"))
-    with pytest.raises(LabError, match="every checkpoint .* is damaged"):
-        runs.run(one_device(tiny_config(steps=2)), tmp_path)
-    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
-    assert "step 2 is passed over: run.json differs" in capfd.readouterr().err
-
-
-def test_fewer_steps_than_there_are_is_refused_and_nothing_is_lost(tmp_path):
-    runs.run(one_device(tiny_config(steps=6)), tmp_path)
-    with pytest.raises(LabError, match="is at step 6, beyond the 4 asked for"):
-        runs.run(one_device(tiny_config(steps=4)), tmp_path)
-    checkpoints = Checkpoints(tmp_path, 5)
-    assert checkpoints.good_steps() == [5, 6]
-    checkpoints.close()
 
 
 def test_data_may_move_between_stops_but_not_change(tmp_path):
@@ -157,7 +150,7 @@ def test_data_may_move_between_stops_but_not_change(tmp_path):
     file.write_text("\n".join(rows), encoding="utf-8")
 
     def train(path, steps):
-        changes = {"data.source": "files", "data.path": str(path), "data.test_size": 5}
+        changes = {"data.source": "files", "data.path": str(path), "data.test_size": 0}
         runs.run(one_device(tiny_config(**changes, steps=steps)), tmp_path / "run")
         return json.loads((tmp_path / "run" / "config.json").read_text())["data"]["path"]
 
@@ -174,28 +167,29 @@ def test_data_may_move_between_stops_but_not_change(tmp_path):
 
 @pytest.fixture(scope="module")
 def one_by_one():
-    """Nats and target tokens of the validation split, one sentence at a time."""
+    """Parameters, and their nats a target token of the validation split, a sentence at a time."""
     trainer = make_trainer(tiny_config(), 1)
     params, total, weight = trainer.init().params, 0.0, 0.0
     metrics = jax.jit(trainer.task.metrics)
     for pair in trainer.task.data.validation:
         batch = {}
         for name, sentence in zip(("source", "target"), pair, strict=True):
-            ids = np.array([trainer.task.encode(sentence)], np.int32)
-            batch[name], batch[f"{name}_mask"] = ids, np.ones(ids.shape, bool)
+            ids = trainer.task.encode(sentence)
+            batch[name] = np.array([ids + [0] * (16 - len(ids))], np.int32)
+            batch[f"{name}_mask"] = np.arange(16)[None] < len(ids)
         loss, count = metrics(params, trainer.place(batch))["nll"]
         total, weight = total + float(loss), weight + float(count)
-    return total / weight
+    return params, total / weight
 
 
 @pytest.mark.parametrize("tokens_per_batch", [144, 320, 4000])
 def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batch, one_by_one):
     trainer = make_trainer(tiny_config(**{"batch.tokens_per_batch": tokens_per_batch}), 1)
-    params = trainer.init().params
+    params, loss = one_by_one
     values = trainer.evaluate(params, "validation")
     assert len(trainer.task.data.validation) == 10
-    np.testing.assert_allclose(values["loss"], one_by_one, rtol=1e-5)
-    np.testing.assert_allclose(values["perplexity"], np.exp(one_by_one), rtol=1e-5)
+    np.testing.assert_allclose(values["loss"], loss, rtol=1e-5)
+    np.testing.assert_allclose(values["perplexity"], np.exp(loss), rtol=1e-5)
     scores = trainer.task.score(params, "validation", trainer.place, True)
     assert scores.values["num_examples"] == 10
 
@@ -213,8 +207,7 @@ def test_accuracy_of_ten_examples_in_batches_of_four_is_that_of_ten():
     assert trainer.evaluate(None, "test")["accuracy"] == 0.8
 
 
-def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "make_mesh", lambda config: make_mesh(config, 1))
+def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path):
     rows = [f"word{i} more{i}\tmot{i} plus{i}" for i in range(8)]
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.tsv").write_text("\n".join(rows), encoding="utf-8")
@@ -224,13 +217,13 @@ def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path
         **{"data.source": "files", "data.path": str(tmp_path), "data.max_pairs": 0},
         **{"model.dropout": 0.0, "model.norm_place": "pre", "optimizer.learning_rate": 2e-2},
     )
-    runs.run(one_device(config), tmp_path / "run")
+    run_alone(config, tmp_path / "run")
     last = read_metrics(tmp_path / "run")[-1]
     assert last["test/accuracy"] == 1.0 and last["test/chrf"] == 100.0
 
 
 def test_one_compilation_a_shape_and_no_more():
-    config = tiny_config(**{"batch.buckets": 3, "data.max_pairs": 100})
+    config = tiny_config(**{"batch.buckets": 2, "data.max_pairs": 100})
     trainer = make_trainer(config, 1)
     state, batches = trainer.init(), trainer.task.train_batches()
     shapes = trainer.task.train_plan.shapes
@@ -257,11 +250,10 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoi
     assert "\n" not in str(info.value)
     for line in read_metrics(tmp_path):
         assert np.isfinite(line["loss"])
-    checkpoints = Checkpoints(tmp_path, 5)
-    for step in checkpoints.good_steps():
-        params = checkpoints.restore_params(step)
-        assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
-    checkpoints.close()
+    with Checkpoints(tmp_path, 5) as checkpoints:
+        for step in checkpoints.newest():
+            params = checkpoints.restore_params(step)
+            assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
 @pytest.mark.parametrize(
@@ -315,14 +307,19 @@ def test_a_run_without_validation_examples_has_the_same_lines_when_it_is_given_a
     assert len(everything(tmp_path)) == 3  # two steps and the test split
 
 
-def test_a_finished_command_given_again_changes_no_line(whole):
-    before = everything(whole)
-    runs.run(one_device(tiny_config(eval_every=4)), whole)
-    assert everything(whole) == before
-
-
-def test_a_metrics_file_that_somebody_damaged_stops_no_resume(tmp_path):
+def test_damaged_metrics_stop_no_resume_and_a_damaged_only_checkpoint_starts_nothing_over(
+    tmp_path, capfd
+):
     runs.run(one_device(tiny_config(steps=2)), tmp_path)
+    (directory,) = (tmp_path / "checkpoints").iterdir()
+    content = (directory / "run.json").read_bytes()
+    (directory / "run.json").write_text("{}", encoding="utf-8")
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    with pytest.raises(LabError, match="every checkpoint .* is damaged"):
+        runs.run(one_device(tiny_config(steps=2)), tmp_path)
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
+    assert "step 2 is passed over: run.json differs" in capfd.readouterr().err
+    (directory / "run.json").write_bytes(content)
     path = tmp_path / "metrics.jsonl"
     first, *others = path.read_text().splitlines()
     rates = [f'{{"step": 1, "steps_per_second": {rate}}}' for rate in ("0", "null", '"fast"')]
@@ -335,7 +332,7 @@ def test_a_metrics_file_that_somebody_damaged_stops_no_resume(tmp_path):
 
 def test_a_run_of_more_devices_than_there_are_is_used_on_these(whole):
     trainer, params = runs.open_run(tiny_config(**{"mesh.data": 4, "mesh.fsdp": 16}), whole)
-    assert dict(trainer.mesh.shape) == {**dict.fromkeys(trainer.mesh.axis_names, 1), "fsdp": 8}
+    assert dict(trainer.mesh.shape) == {**dict.fromkeys(trainer.mesh.axis_names, 1), "fsdp": 2}
     last = [line for line in read_metrics(whole) if "validation/loss" in line][-1]
     found = trainer.evaluate(params, "validation")
     np.testing.assert_allclose(found["loss"], last["validation/loss"], rtol=1e-5)
@@ -350,10 +347,14 @@ def test_an_address_of_another_kind_makes_no_local_folder(address, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_processes_compare_config_code_weights_and_data_before_the_first_step(whole, monkeypatch):
-    told = {}
+def test_a_finished_command_given_again_changes_no_line_and_processes_compare_what_they_run(
+    whole, monkeypatch
+):
+    """Config, code, weights and data, before the first step."""
+    told, before = {}, everything(whole)
     monkeypatch.setattr(runs, "refuse_differences", lambda values: told.update(values()))
     runs.run(one_device(tiny_config(eval_every=4)), whole)
+    assert everything(whole) == before
     keys = {"config.seed", "config.optimizer.learning_rate", "config.data.source", "--init_from"}
     keys |= {"the source's digest", "the data's fingerprint"}
     assert keys <= told.keys() and any(key.startswith("the tokenizer's ") for key in told)
@@ -365,9 +366,8 @@ def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tm
     lists = [line for line in capfd.readouterr().err.splitlines() if line.startswith("init_from")]
     assert [line.split(":")[1].split()[0] for line in lists] == ["loaded", "new", "skipped"]
     trainer = make_trainer(config, 8)
-    checkpoints = Checkpoints(whole, 5)
-    old = checkpoints.restore_params(10)
-    checkpoints.close()
+    with Checkpoints(whole, 5) as checkpoints:
+        old = checkpoints.restore_params(10)
     merged, found = sources.merge_params(trainer.init().params, old, r"^encoder/")
     assert found["loaded"] and all(path.startswith("encoder/") for path in found["loaded"])
     assert all(path.startswith(("decoder/", "target_")) for path in found["new"])

@@ -45,7 +45,7 @@ class Packed(Task):
 
 
 def losses(model=MODEL, **sizes):
-    """Of ten steps on a mesh of these sizes."""
+    """Of five steps on a mesh of these sizes."""
     devices = int(np.prod(list(sizes.values())))
     trainer = Trainer(RUN, Packed(model), make_mesh(MeshConfig(**{"data": 1, **sizes}), devices))
     rng, found = np.random.default_rng(0), []
@@ -53,7 +53,7 @@ def losses(model=MODEL, **sizes):
     places = np.arange(16)
     segments = np.where(places < ends[:, 0], 1, np.where(places < ends[:, 1], 2, 0))
     state = trainer.init()
-    for _ in range(10):
+    for _ in range(5):
         tokens, targets = rng.integers(1, 64, (2, 16, 16), dtype=np.int32)
         batch = {"tokens": tokens, "targets": targets, "segments": segments.astype(np.int32)}
         state, metrics = trainer.train_step(state, trainer.place(batch))

@@ -8,7 +8,7 @@ from transformer_lab import models
 from transformer_lab.models.decoder import DecoderConfig, training_flops
 from transformer_lab.training import pace
 from transformer_lab.training.chips import CHIPS
-from transformer_lab.training.xla_flags import GPU, TPU, order_simulated, set_flags
+from transformer_lab.training.startup import GPU, TPU, order_simulated, set_flags
 
 
 class Clock:

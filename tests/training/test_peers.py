@@ -4,22 +4,25 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
+import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from configs.smoke import get_config
+from tests.forked import started
+from tests.tiny import run_alone
 from transformer_lab.data.contents import Plan
 from transformer_lab.data.preparing import prepare
 from transformer_lab.errors import LabError
-from transformer_lab.training import peers, runs
+from transformer_lab.training import checkpoint, peers, runs
 from transformer_lab.training.config import resolve
-from transformer_lab.training.mesh import make_mesh
+from transformer_lab.training.state import TrainState
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "config": "configs/smoke.py", "config.steps": 40, "config.eval_every": 40,
     "config.save_every": 40, "config.log_every": 4, "config.task.samples": 0,
@@ -29,15 +32,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def start(command):
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def train(workdir, *more):
+def train(workdir, log, *more):
     arguments = [f"--{key}={value}" for key, value in SETTINGS.items()]
-    module = [sys.executable, "-m", "transformer_lab", "train"]
-    return start([*module, *arguments, f"--workdir={workdir}", *more])
+    return started(["train", *arguments, f"--workdir={workdir}", *more], log=log)
 
 
 def address():
@@ -46,9 +43,12 @@ def address():
         return f"localhost:{free.getsockname()[1]}"
 
 
-def ends(processes, codes):
-    texts = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == codes, texts
+def ends(processes, codes, logs):
+    """What the processes said, whose exit codes must be these."""
+    for process in processes:
+        process.join(timeout=300)
+    texts = [log.read_text(encoding="utf-8") for log in logs]
+    assert [process.exitcode for process in processes] == codes, texts
     return texts
 
 
@@ -59,7 +59,7 @@ def numbers(workdir):
 
 
 def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same_numbers(
-    tmp_path, capfd, monkeypatch
+    tmp_path, capfd
 ):
     config = get_config()
     config.data.test_size = 20
@@ -67,14 +67,15 @@ def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same
     plan = Plan("translation", found.sections["data"], found.sections["tokenizer"])
     prepare(plan, tmp_path / "data", [].append)  # each process reads its own rows of it
     more = "--config.data.source=shards", f"--config.data.path={tmp_path / 'data'}"
-    where = address()
-    pair = [train(tmp_path / "two", f"--peers={where},2,{i}", *more) for i in range(2)]
-    begun = []
-    while not begun or not begun[-1].startswith("step 4/"):
-        begun.append(pair[0].stderr.readline())
-    pair[1].send_signal(signal.SIGTERM)
-    first, second = ends(pair, [143, 143])
-    assert "process 0 of 2 on" in "".join(begun) and "1 of 1 local devices" in "".join(begun)
+    where, logs = address(), [tmp_path / f"{i}.log" for i in range(2)]
+    pair = [
+        train(tmp_path / "two", log, f"--peers={where},2,{i}", *more) for i, log in enumerate(logs)
+    ]
+    while not (logs[0].exists() and "\nstep 4/" in logs[0].read_text()) and pair[0].is_alive():
+        time.sleep(0.02)
+    os.kill(pair[1].pid, signal.SIGTERM)
+    first, second = ends(pair, [143, 143], logs)
+    assert "process 0 of 2 on" in first and "1 of 1 local devices" in first
     assert "SIGTERM: saved at step" in first and "step" not in second  # the first one speaks
     (saved,) = (tmp_path / "two" / "checkpoints").iterdir()
     files = json.loads((saved / "manifest.json").read_text())["files"]
@@ -88,73 +89,68 @@ def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same
     config.update_from_flattened_dict(settings | places)
     runs.run(config, tmp_path / "two")
     assert f"resumes at step {int(saved.name[5:])} of 40" in capfd.readouterr().err
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "make_mesh", lambda config: make_mesh(config, 1))
-        runs.run(config, tmp_path / "one")
+    run_alone(config, tmp_path / "one")
     ours, theirs = numbers(tmp_path / "two"), numbers(tmp_path / "one")
     assert [row[0] for row in ours] == [row[0] for row in theirs] == [*range(4, 41, 4), 40, 40]
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-TALK = """
-import sys, pathlib, jax
-from transformer_lab.errors import LabError
-from transformer_lab.training import checkpoint, peers
-index, where, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
-peers.join(f"{where},2,{index}", 20)
-print(peers.everyones(3 + index), peers.of_first(lambda: f"from {index}"), file=sys.stderr)
-print(peers.to_first("talk", f"text {index}"), file=sys.stderr)
-(folder / str(index)).mkdir()
-peers.refuse_unshared(folder)
-for call in (
-    lambda: peers.refuse_differences(lambda: {"same": 1, "config.seed": index}),
-    lambda: peers.refuse_unshared(folder / str(index)),
-):
+def talk(index, where, folder):
+    """The first of two processes asks and is told; the second one's save fails."""
+    peers.join(f"{where},2,{index}", 20)
+    print(peers.everyones(3 + index), peers.of_first(lambda: f"from {index}"), file=sys.stderr)
+    print(peers.to_first("talk", f"text {index}"), file=sys.stderr)
+    (folder / str(index)).mkdir()
+    peers.refuse_unshared(folder)
+    for call in (
+        lambda: peers.refuse_differences(lambda: {"same": 1, "config.seed": index}),
+        lambda: peers.refuse_unshared(folder / str(index)),
+    ):
+        try:
+            call()
+        except LabError as error:
+            print(error, file=sys.stderr, flush=True)
+    checkpoints = checkpoint.Checkpoints(folder, 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    if index == 1:
+        checkpoint.digests = full
+    copied = NamedSharding(jax.make_mesh((2,), ("data",)), PartitionSpec())
+    zeros = jax.jit(lambda: jax.numpy.zeros(3), out_shardings=copied)()
     try:
-        call()
+        checkpoints.save(1, TrainState(zeros, {"x": zeros}, ()), {}, {}, {})
+        checkpoints.wait()
     except LabError as error:
-        print(error, file=sys.stderr, flush=True)
-checkpoints = checkpoint.Checkpoints(folder, 1)
-def full(*_):
-    raise OSError(28, "No space left on device")
-if index == 1:
-    checkpoint.digests = full
-from transformer_lab.training.state import TrainState
-mesh = jax.make_mesh((2,), ("data",))
-copied = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-zeros = jax.jit(lambda: jax.numpy.zeros(3), out_shardings=copied)()
-try:
-    checkpoints.save(1, TrainState(zeros, {"x": zeros}, ()), {}, {}, {})
-    checkpoints.wait()
-except LabError as error:
-    peers.leave(2, str(error), error, f"error: {error}")
-"""
-WAIT = """
-import os, signal, sys, time
-from transformer_lab.training import peers
-peers.join(f"{sys.argv[2]},3,{sys.argv[1]}", 6)
-peers.everyones(0)
-if sys.argv[1] == "2":
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(100)
-"""
+        peers.leave(2, str(error), error, f"error: {error}")
+
+
+def wait(index, where):
+    """The last of three processes dies."""
+    peers.join(f"{where},3,{index}", 6)
+    peers.everyones(0)
+    if index == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(100)
 
 
 def test_processes_tell_each_other_what_differs_who_failed_and_who_was_lost(tmp_path):
-    first, second = address(), address()
-    command = [sys.executable, "-c"]
-    pair = [start([*command, TALK, str(i), first, str(tmp_path)]) for i in range(2)]
-    three = [start([*command, WAIT, str(i), second]) for i in range(3)]
-    told = ends(pair, [2, 2])
+    first, second, logs = address(), address(), [tmp_path / f"{i}.log" for i in range(5)]
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    pair = [started(talk, i, first, shared, log=logs[i]) for i in range(2)]
+    three = [started(wait, i, second, log=logs[2 + i]) for i in range(3)]
+    told = ends(pair, [2, 2], logs[:2])
     for text in told:
         assert "[3, 4] from 0" in text
         assert "config.seed is 0 in process 0 and 1 in process 1" in text
         assert "process 1 does not see what process 0 writes there" in text
-    assert "['text 0', 'text 1']" in told[0] and not list(tmp_path.glob(".probe*"))
+    assert "['text 0', 'text 1']" in told[0] and not list(shared.glob(".probe*"))
     line = "error: process 1 ended: checkpoint of step 1 could not be written: [Errno 28] No space"
-    assert line in told[0] and not list(tmp_path.glob("checkpoints/*/manifest.json"))
-    for text in ends(three, [75, 75, -signal.SIGKILL])[:2]:
+    assert line in told[0] and not list(shared.glob("checkpoints/*/manifest.json"))
+    for text in ends(three, [75, 75, -signal.SIGKILL], logs[2:])[:2]:
         assert "error: lost process 2 of 3; the same command resumes" in text
         assert "***" not in text and "Traceback" not in text
 

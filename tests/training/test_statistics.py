@@ -144,14 +144,11 @@ def test_a_batch_of_padding_alone_changes_no_statistic_and_gives_no_nan():
 def test_a_resumed_run_has_the_same_bits_and_evaluates_with_its_statistics(tmp_path):
     one = trainer()
     state = steps(one, one.init(), 0, 2)
-    checkpoints = Checkpoints(tmp_path, 1)
-    try:
+    with Checkpoints(tmp_path, 1) as checkpoints:
         checkpoints.save(2, state, {}, {}, {})
         checkpoints.wait()
         restored = checkpoints.restore(2, one.abstract_state)
         alone = checkpoints.restore_params(2)
-    finally:
-        checkpoints.close()
     whole = jax.device_get(steps(one, state, 2, 4))
     resumed = jax.device_get(steps(one, restored, 2, 4))
     jax.tree.map(np.testing.assert_array_equal, whole, resumed)

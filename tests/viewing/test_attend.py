@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.entry import command
 from tests.tasks.test_image_classification import config_of as images_config
-from tests.tiny import tiny_config
+from tests.tiny import leave_run, tiny_config
 from tests.viewing.test_page import decoded, embedded
 from transformer_lab.training import runs
 from transformer_lab.viewing.capture import Inputs, capture
@@ -17,9 +17,7 @@ from transformer_lab.viewing.capture import Inputs, capture
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     path = tmp_path_factory.mktemp("run")
-    config = tiny_config(steps=2)
-    config.mesh.data = -1
-    runs.run(config, path)
+    leave_run(tiny_config(), path)
     return path
 
 
@@ -44,8 +42,7 @@ def test_the_page_the_picture_and_the_table_are_of_the_runs_weights(workdir, tmp
 def test_an_image_is_shown_with_the_attention_that_its_vit_computes(tmp_path):
     """The file's weights are softmax(q k / sqrt(h)) of its own patches, from the parameters."""
     run, image, page, png = (tmp_path / n for n in ("run", "a.png", "a.html", "b.png"))
-    config = images_config(steps=1, mesh__data=-1, model__pooling="class", model__layers=2)
-    runs.run(config, run)
+    leave_run(images_config(model__pooling="class", model__layers=2), run)
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
     Image.fromarray(pixels).save(image)
     done = command("attend", f"--workdir={run}", f"--image={image}", f"--output={page}",

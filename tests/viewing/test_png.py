@@ -9,6 +9,7 @@ from PIL import Image
 from tests.viewing.test_page import random_map
 from transformer_lab.viewing import png as png_module
 from transformer_lab.viewing.png import class_token_maps, png
+from transformer_lab.viewing.words import cosines, draw
 
 
 def pictured():
@@ -48,3 +49,20 @@ def test_a_png_is_written_for_one_head_or_many(made, choice):
     found.rows[1] = "$a^$"  # no formula: as one it could not be set
     image = Image.open(io.BytesIO(png(found, *choice)))
     assert image.format == "PNG" and len(np.unique(np.asarray(image))) > 2
+
+
+VECTORS = np.array([[3.0, 4.0], [4.0, -3.0], [6.0, 8.0]])
+
+
+def test_cosines_of_vectors_at_known_angles():
+    np.testing.assert_allclose(cosines(VECTORS), [[1, 0, 1], [0, 1, 0], [1, 0, 1]], atol=1e-12)
+
+
+def test_distances_in_the_plane_are_those_of_the_vectors():
+    """Two dimensions lose nothing; the static vector is the last cosine."""
+    figure = draw(VECTORS, np.array([0.0, 5.0]), ["a $x", "b", "c"], "w")
+    left, right = figure.axes[0], figure.axes[1]
+    np.testing.assert_allclose(left.images[0].get_array()[-1], [0.8, -0.6, 0.8, 1], atol=1e-12)
+    points = right.collections[0].get_offsets()
+    apart = lambda x: np.linalg.norm(x[:, None] - x[None], axis=-1)  # noqa: E731
+    np.testing.assert_allclose(apart(points), apart(VECTORS), atol=1e-9)

@@ -6,7 +6,6 @@ The new run holds the whole model at step 0, with its settings and tokenizer: th
 open it, and --init_from starts from it. `export_hf --peft` writes the adapter alone.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from ml_collections import ConfigDict
 from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.training import runs
-from transformer_lab.training.checkpoint import Checkpoints, write_atomically
-from transformer_lab.training.config import AdaptConfig, OptimizerConfig, resolve
+from transformer_lab.training.config import AdaptConfig, OptimizerConfig
 from transformer_lab.training.places import place
 from transformer_lab.training.trainer import Trainer
-from transformer_lab.training.writers import log, make_workdir
+from transformer_lab.training.writers import log
 
 
 def define() -> None:
@@ -34,8 +32,7 @@ def main(_: list[str]) -> None:
     if not args.target:
         raise LabError("--target=DIR is missing: where to write the merged run")
     config, target = cli.get_config(), place(args.target)
-    if (target / runs.CONFIG).exists() or (target / "checkpoints").exists():
-        raise LabError(f"--target={target} holds a run already: choose another directory")
+    runs.refuse_taken(target, "--target")
     trainer, params = cli.open_run()
     write_run(config, trainer, params, target)
 
@@ -45,13 +42,5 @@ def write_run(config: ConfigDict, opened: Trainer, params: Any, target: Path) ->
     config = ConfigDict(config.to_dict())
     # The optimizer's patterns may be about leaves that the whole model lacks.
     config.adapt, config.optimizer = asdict(AdaptConfig()), asdict(OptimizerConfig())
-    trainer = Trainer(resolve(config).run, opened.task, opened.mesh)
-    state = trainer.canonical(trainer.with_params(trainer.init(), params))
-    checkpoints, stored = Checkpoints(make_workdir(target), 1, log), config.to_dict()
-    try:
-        # No data was read, so there is no position in it.
-        checkpoints.save(0, state, {}, stored, opened.task.assets())
-    finally:
-        checkpoints.close()
-    write_atomically(target / runs.CONFIG, json.dumps(stored, indent=1).encode())
+    runs.write_new(config, opened.task, opened.mesh, params, target)
     log(f"{target} holds the whole model as a run")

@@ -14,6 +14,7 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError
+from transformer_lab.tasks.abilities import Predicts
 
 GROUP = 256  # lines that are read before they are answered
 
@@ -30,7 +31,7 @@ def main(texts: list[str]) -> None:
     args = flags.FLAGS
     config, (trainer, params) = cli.get_config(), cli.open_run()
     task = trainer.task
-    if not hasattr(task, "predict"):
+    if not isinstance(task, Predicts):
         raise LabError(
             f"a run of {config.task.kind} does not predict: see translate, generate and evaluate"
         )

@@ -1,6 +1,8 @@
 """An experiment: a file that says which runs answer a question, and how their table reads."""
 
+import copy
 import dataclasses
+import functools
 import importlib.util
 import re
 from collections.abc import Callable
@@ -106,13 +108,15 @@ def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
         return [
             Run(v.name, v.row, (), experiment.changes | v.changes) for v in experiment.variations
         ]
-    return [_run(v.name, v.row, common | v.changes) for v in experiment.variations]
+    read = functools.cache(_load_config)  # once for all seeds: some files count parameters
+    return [_run(v.name, v.row, common | v.changes, read) for v in experiment.variations]
 
 
-def _run(name: str, row: str, values: dict[str, Any]) -> Run:
+def _run(name: str, row: str, values: dict[str, Any], read: Callable[[str], ConfigDict]) -> Run:
+    """The command line of a run; `read` gives the config of a file, which is not changed."""
     flags = {flag: values.pop(flag) for flag in FLAGS}
     try:
-        config = _load_config(flags["config"])
+        config = copy.deepcopy(read(flags["config"]))
         arguments = [f"--{flag}={value}" for flag, value in flags.items() if value]
         for key, value in values.items():
             _change(config, key, value)

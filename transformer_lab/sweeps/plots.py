@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from transformer_lab.sweeps.results import Table
-from transformer_lab.training.checkpoint import write_atomically
+from transformer_lab.training.places import write_atomically
 
 
 def curves(table: Table) -> Figure:

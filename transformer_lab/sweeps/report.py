@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from transformer_lab.sweeps import plots
 from transformer_lab.sweeps.results import COSTS, Row, Table, read_table, score_keys
-from transformer_lab.training.checkpoint import write_atomically
+from transformer_lab.training.places import write_atomically
 from transformer_lab.training.writers import log
 
 MEASURED = ("seconds", "step_seconds")  # costs that differ from seed to seed

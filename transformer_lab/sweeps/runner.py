@@ -27,9 +27,9 @@ from transformer_lab.sweeps.states import (
     lock,
     refuse_changes,
     state_of,
-    write_json,
 )
 from transformer_lab.training.peers import LOST
+from transformer_lab.training.places import write_json
 from transformer_lab.training.results import RESULTS
 from transformer_lab.training.signals import NUMBERS, SIGNALS, Stopped
 from transformer_lab.training.writers import log, plain

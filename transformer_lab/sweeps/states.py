@@ -4,11 +4,10 @@ import fcntl
 import json
 import re
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps.experiment import Run
-from transformer_lab.training.checkpoint import write_atomically
 from transformer_lab.training.results import RESULTS
 
 WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
@@ -97,8 +96,3 @@ def refuse_changes(run: Run, directory: Path) -> None:
                 f"{directory} holds a run with {key} = {old[key]!r}, the experiment now has "
                 f"{new[key]!r}: set it back, use another --workdir, or delete that directory"
             )
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Whole or not at all."""
-    write_atomically(path, json.dumps(values, indent=1).encode())

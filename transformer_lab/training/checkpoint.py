@@ -17,7 +17,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from transformer_lab.training.config import renamed
 from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge, own_files
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
+from transformer_lab.training.places import write_atomically
 
 # Orbax raises what it also logs with a traceback for each of its threads: the line is enough.
 logging.getLogger("absl").addFilter(
@@ -225,13 +225,9 @@ class Checkpoints:
             self.log(f"checkpoint step {step} is passed over: {fault}")
         return not faulty
 
-    def good_steps(self) -> list[int]:
-        """All steps that verify, oldest first."""
-        return self.newest()
-
     def damaged(self) -> list[int]:
         """Steps that were whole once and do not verify now."""
-        good = self.good_steps()
+        good = self.newest()
         return [s for s in self._steps() if s not in good and (self._path(s) / MANIFEST).exists()]
 
     def array_bytes(self) -> int:
@@ -290,6 +286,12 @@ class Checkpoints:
             total = jax.tree.map(lambda a, b: a + b, total, self.restore_params(step, shardings))
         return jax.tree.map(lambda x: x / len(steps), total) if len(steps) > 1 else total
 
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
     def close(self) -> None:
         """Waits for this process's save, and ends the worker."""
         try:
@@ -311,20 +313,6 @@ def rank(name: str, score: float) -> float:
 def _stored(state: Any) -> dict[str, Any]:
     names = ("step", "params", "opt_state", *(["average"] if state.average else []))
     return {name: getattr(state, name) for name in names}
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is whole or it is not there."""
-    if places.remote(path):  # as all objects in a bucket
-        path.write_bytes(content)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def _compare(stored: Any, abstract: Any, name: str) -> None:

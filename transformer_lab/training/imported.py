@@ -13,12 +13,10 @@ from transformer_lab.models import Pictures, Towers
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.beside import read_pixels, read_tokenizer
 from transformer_lab.training import runs
-from transformer_lab.training.checkpoint import Checkpoints, write_atomically
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.places import place
-from transformer_lab.training.trainer import Trainer
-from transformer_lab.training.writers import log, make_workdir
+from transformer_lab.training.writers import log
 
 TASKS = {  # of a run, by the model's kind or its head
     "encoder_decoder": "translation",
@@ -40,25 +38,15 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     Raises: LabError if a run lies there already, or the tokenizer is missing or another model's.
     """
     path = place(workdir)
-    if (path / runs.CONFIG).exists() or (path / "checkpoints").exists():
-        raise LabError(f"--workdir={workdir} holds a run already: choose another directory")
+    runs.refuse_taken(path, "--workdir")
     tokenizer = check_source(model, Path(source))
     config = run_config(model, tokenizer)
     if isinstance(model.config, Pictures | Towers):
         config.task.update(read_pixels(Path(source)))
-    resolved, stored = resolve(config), config.to_dict()
+    resolved = resolve(config)
     mesh = make_mesh(resolved.run.mesh)
-    trainer = Trainer(
-        resolved.run, runs.build_task(resolved, run_assets(model, tokenizer), mesh), mesh
-    )
-    state = trainer.canonical(trainer.with_params(trainer.init(), model.params))
-    checkpoints = Checkpoints(make_workdir(path), resolved.run.keep, log)
-    try:
-        # No data was read, so there is no position in it.
-        checkpoints.save(0, state, {}, stored, trainer.task.assets())
-    finally:
-        checkpoints.close()
-    write_atomically(path / runs.CONFIG, json.dumps(stored, indent=1).encode())
+    task = runs.build_task(resolved, run_assets(model, tokenizer), mesh)
+    runs.write_new(config, task, mesh, model.params, path)
     log(f"{path} holds the model as a run: use it, or train on with --init_from={path}")
 
 

@@ -1,7 +1,6 @@
 """How fast a run goes: rates, waiting for data, use of the chips, goodput, traces."""
 
 import contextlib
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import jax
 
 from transformer_lab.errors import LabError, read_json
-from transformer_lab.training.checkpoint import write_atomically
 from transformer_lab.training.chips import chip_of
+from transformer_lab.training.places import write_json
 
 CLOCK = "clock.json"
 
@@ -73,7 +72,7 @@ class Pace:
     def save(self) -> None:
         """Beside a checkpoint, so that steps which are lost with a process do not count."""
         if jax.process_index() == 0:
-            write_atomically(self._path, json.dumps(self._clock).encode())
+            write_json(self._path, self._clock)
 
 
 class Profile:

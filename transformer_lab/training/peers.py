@@ -8,11 +8,13 @@ and a scheduler may start it again; other codes are those of the process that fa
 import contextlib
 import ctypes
 import hashlib
+import importlib.metadata
 import itertools
 import json
 import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -28,6 +30,7 @@ from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
 
+PACKAGE = Path(__file__).parents[1]
 LOST, ARRIVAL = 75, 300  # exit code; seconds that processes wait for each other at the start
 ENDED, SEEN_WITHIN = "lab/ended", 10.0  # the latter in seconds, of a file on a shared disk
 _numbers = itertools.count()  # all processes ask in the same order, so a number names a question
@@ -264,6 +267,31 @@ def refuse_differences(values: Callable[[], Mapping[str, Any]]) -> None:
         f"the processes of this run differ: {key} is {first.get(key)!r} in process 0 and "
         f"{second.get(key)!r} in process {other}; start all with the same command, code and data"
     )
+
+
+def code_version() -> dict[str, str]:
+    """Which code this process runs: versions of the package and of JAX, the git commit if there is
+    one ("" if not), and a digest of the package's Python files, which also tells edits that nobody
+    committed."""
+    try:
+        version = importlib.metadata.version("transformer_lab")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        version = ""
+    try:
+        command = ["git", "-C", str(PACKAGE), "rev-parse", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        commit = done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = ""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
+    return {
+        "the package's version": version,
+        "the git commit": commit,
+        "the source's digest": digest.hexdigest()[:16],
+        "JAX's version": jax.__version__,
+    }
 
 
 def refuse_unshared(workdir: Path) -> None:

@@ -4,11 +4,14 @@ Both are paths of Python's, with the same methods. An object in a bucket appears
 written, and is neither appended to nor renamed.
 """
 
+import json
+import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
+from typing import Any
 
 import fsspec
 import jax
@@ -86,6 +89,25 @@ def rmtree(directory: Path) -> None:
         shutil.rmtree(directory)
     elif directory.exists():
         directory.rmtree()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is whole or it is not there."""
+    if remote(path):  # as all objects in a bucket
+        path.write_bytes(content)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """The values as JSON, whole or not at all."""
+    write_atomically(path, json.dumps(values, indent=1).encode())
 
 
 def stand_in(root: Path, staged: bool) -> Path | None:

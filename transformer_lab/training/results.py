@@ -1,6 +1,5 @@
 """The end of a run: its test scores, and results.json for the tables that compare runs."""
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ import jax
 
 from transformer_lab.models import Vocabulary
 from transformer_lab.tasks.base import Scores, count_parameters
-from transformer_lab.training.checkpoint import Checkpoints, write_atomically
+from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.loop import final_scores
+from transformer_lab.training.places import write_atomically, write_json
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import MetricWriter, log, plain, read_metrics, show_samples
@@ -72,8 +72,7 @@ def write_results(
         **_pace(lines),
     }
     if jax.process_index() == 0:
-        content = json.dumps({k: plain(v) for k, v in values.items()}, indent=1)
-        write_atomically(workdir / RESULTS, content.encode())
+        write_json(workdir / RESULTS, {k: plain(v) for k, v in values.items()})
 
 
 def _vocab_size(task: Any) -> int | None:

@@ -1,7 +1,6 @@
 """A run on disk: its directory, its stored config, and how it is opened again."""
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, Task
-from transformer_lab.training.checkpoint import Checkpoints, Saved, write_atomically
+from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.chips import refuse_too_large
 from transformer_lab.training.config import (
     FREE_ON_RESUME,
@@ -27,8 +26,8 @@ from transformer_lab.training.config import (
 from transformer_lab.training.lock import locked
 from transformer_lab.training.loop import describe, same_data, train
 from transformer_lab.training.mesh import make_mesh, rows_multiple, used_mesh
-from transformer_lab.training.peers import refuse_differences, refuse_unshared
-from transformer_lab.training.places import place, refuse_impossible
+from transformer_lab.training.peers import code_version, refuse_differences, refuse_unshared
+from transformer_lab.training.places import place, refuse_impossible, write_json
 from transformer_lab.training.results import RESULTS, finish
 from transformer_lab.training.sources import (
     show_differences,
@@ -39,7 +38,6 @@ from transformer_lab.training.sources import (
 )
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
-from transformer_lab.training.version import code_version
 from transformer_lab.training.writers import log, make_workdir
 
 CONFIG = "config.json"
@@ -87,7 +85,7 @@ def _train(opened: "Run", pattern: str, profile: int) -> None:
     stored = opened.config.to_dict()
     if jax.process_index() == 0:
         (workdir / RESULTS).unlink(missing_ok=True)
-        write_atomically(workdir / CONFIG, json.dumps(stored, indent=1).encode())
+        write_json(workdir / CONFIG, stored)
     state = train(
         trainer, state, workdir, opened.checkpoints, stored, position, opened.base, profile
     )
@@ -214,6 +212,22 @@ def open_state(
     """The same with what was trained and what was frozen apart, and no optimizer state."""
     with Run(config, workdir, base, average=average) as opened:
         return opened.trainer, opened.state()
+
+
+def refuse_taken(workdir: Path, flag: str) -> None:
+    """LabError for a directory that holds a run already."""
+    if (workdir / CONFIG).exists() or (workdir / "checkpoints").exists():
+        raise LabError(f"{flag}={workdir} holds a run already: choose another directory")
+
+
+def write_new(config: ConfigDict, task: Task, mesh: Mesh, params: Params, workdir: Path) -> None:
+    """Leaves a run of step 0 with these parameters of the whole model. No data was read for it, so
+    that its checkpoint holds no position in any."""
+    trainer, stored = Trainer(resolve(config).run, task, mesh), config.to_dict()
+    state = trainer.canonical(trainer.with_params(trainer.init(), params))
+    with Checkpoints(make_workdir(workdir), 1, log) as checkpoints:
+        checkpoints.save(0, state, {}, stored, task.assets())
+    write_json(workdir / CONFIG, stored)
 
 
 def _content(task: Task) -> dict[str, str]:

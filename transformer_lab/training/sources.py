@@ -55,8 +55,7 @@ def open_source(init_from: str, step: int | None = None) -> Source:
     workdir = places.place(init_from).absolute()
     if not workdir.is_dir():
         raise LabError(f"--init_from={init_from}: there is no such directory")
-    checkpoints = Checkpoints(workdir, 1, log)
-    try:
+    with Checkpoints(workdir, 1, log) as checkpoints:
         good = checkpoints.newest(1 if step is None else None)
         if not good:
             raise LabError(f"--init_from={init_from}: it holds no good checkpoint")
@@ -70,8 +69,6 @@ def open_source(init_from: str, step: int | None = None) -> Source:
                 f"it with python -m transformer_lab merge --workdir={init_from} --target=DIR"
             )
         params = checkpoints.restore_params(saved.step)
-    finally:
-        checkpoints.close()
     return Source(str(workdir), saved.step, params, saved.assets, saved.config["model"])
 
 

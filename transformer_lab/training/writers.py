@@ -16,14 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_lab.errors import LabError, check_file, fits
-from transformer_lab.training.checkpoint import write_atomically
-from transformer_lab.training.places import place, remote
+from transformer_lab.training.peers import joined
+from transformer_lab.training.places import place, remote, write_atomically
 
 
 def log(message: str) -> None:
     """A line for the person who watches, from a run's first process; standard output is for
-    results."""
-    if jax.process_index() == 0:
+    results. A process alone does not ask which it is: the question would take hold of the devices,
+    which a sweep leaves to its runs."""
+    if not joined() or jax.process_index() == 0:
         print(message, file=sys.stderr, flush=True)
 
 

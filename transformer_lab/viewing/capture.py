@@ -62,10 +62,7 @@ def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     tokens, types = _row(ids), None
     if task.model_config.types > 1:  # as in training: 1 behind the first end
         types = _row(np.minimum(np.cumsum(ends) - ends, 1).tolist())
-    call = lambda params, **more: task.model.apply(  # noqa: E731
-        {"params": params}, tokens, None, types, **more
-    )
-    found = captured(call, params)
+    found = captured(task.model, params, tokens, None, types)
     return {"self-attention": text_map(tok, stacked(found["encoder"])[0], ids, ids, inputs.words)}
 
 
@@ -88,10 +85,7 @@ def decoder_weights(
     given = {}
     if task.model.reads_prefix:
         given["prefix"] = jnp.broadcast_to(jnp.arange(tokens.shape[1]) < prompt, tokens.shape)
-    call = lambda params, **more: task.model.apply(  # noqa: E731
-        {"params": params}, tokens, **given, **more
-    )
-    return stacked(captured(call, params)["decoder"])
+    return stacked(captured(task.model, params, tokens, **given)["decoder"])
 
 
 def read_encoder_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
@@ -139,18 +133,15 @@ def _translated(task, params, inputs, place):
         target = task.encode(inputs.text_b)
     read = [tok.bos_id, *target[:-1]]
     ids = _row(source)
-    call = lambda params, **more: task.model.apply(  # noqa: E731
-        {"params": params}, ids, jnp.ones(ids.shape, bool), _row(read), **more
-    )
-    return captured(call, params), source, target, read
+    found = captured(task.model, params, ids, jnp.ones(ids.shape, bool), _row(read))
+    return found, source, target, read
 
 
 def read_vision(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     """The patches of an image, and the tokens before them."""
     picture = task.read(_image(inputs))
     images = jnp.asarray(task.normalise(picture[None]))
-    call = lambda params, **more: task.model.apply({"params": params}, images, **more)  # noqa: E731
-    found = captured(call, params)
+    found = captured(task.model, params, images)
     return {"patches": image_map(found["encoder"], picture, task.model_config.grid)}
 
 
@@ -159,10 +150,7 @@ def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     if inputs.image is not None and task.model_config.image_kind == "cnn":
         raise LabError("no attention over patches to see of a residual net: give --text=TEXT")
     maps = {}
-    run = lambda method, x: captured(  # noqa: E731
-        lambda params, **more: task.model.apply({"params": params}, x, method=method, **more),
-        params,
-    )
+    run = lambda method, x: captured(task.model, params, x, method=method)  # noqa: E731
     if inputs.image is not None or inputs.text is None:
         picture = task.read_images([_image(inputs._replace(text=None))])
         found = run("encode_images", task.pixels(jnp.asarray(picture)))["image"]["encoder"]
@@ -186,11 +174,12 @@ READERS: dict[str, Reader] = {
 }
 
 
-def captured(call: Callable[..., Any], params: Any) -> dict[str, Any]:
-    """The collection of intermediates of `call(params, mutable=[...])`."""
-    return jax.jit(lambda params: call(params, mutable=["intermediates"])[1])(params)[
-        "intermediates"
-    ]
+def captured(model: Any, params: Any, *inputs: Any, **given: Any) -> dict[str, Any]:
+    """The collection of intermediates that a call of the model leaves."""
+    call = lambda params: model.apply(  # noqa: E731
+        {"params": params}, *inputs, mutable=["intermediates"], **given
+    )[1]
+    return jax.jit(call)(params)["intermediates"]
 
 
 def stacked(
