@@ -38,7 +38,7 @@ COST = {
     "mamba2": 5.7, "mamba": 17.9, "hybrid": 8.5, "s4d": 6.3,
 }  # fmt: skip
 SOURCES = {  # the data, the lengths beyond that of training, and attention's steps
-    "mqar": ({"length": 32, "vocabulary": 64}, (64, 128), 1000),
+    "mqar": ({"length": 32, "vocabulary": 32}, (64, 128), 1000),
     "induction_heads": ({"length": 32}, (64, 128, 256), 1000),
     "selective_copying": ({"length": 32, "remembered": 4}, (64, 128), 1000),
     "listops": ({"length": 128}, (256,), 2000),

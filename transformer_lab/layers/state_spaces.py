@@ -136,9 +136,7 @@ class Mamba2(Mixer):
         step = jax.nn.softplus(step.astype(jnp.float32) + bias)
         if mixer.step_low or mixer.step_high:
             step = jnp.clip(step, mixer.step_low, mixer.step_high or None)
-        log_poles = self.param(
-            "log_poles", lambda key, s: jnp.log(1.0 + jnp.arange(s[0], dtype=jnp.float32)), (h,)
-        )
+        log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (h,))
         skip = self.param("skip", nn.initializers.ones, (h,))
         value = value.reshape(b, t, h, d // h)
         log_decay = (step * -jnp.exp(log_poles))[..., None]
