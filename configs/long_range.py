@@ -38,9 +38,9 @@ COST = {
     "mamba2": 5.7, "mamba": 17.9, "hybrid": 8.5, "s4d": 6.3,
 }  # fmt: skip
 SOURCES = {  # the data, the lengths beyond that of training, and attention's steps
-    "mqar": ({"length": 32, "vocabulary": 64}, (64, 128), 1500),
-    "induction_heads": ({"length": 32}, (64, 128, 256), 1500),
-    "selective_copying": ({"length": 64, "remembered": 8}, (128, 256), 2000),
+    "mqar": ({"length": 32, "vocabulary": 32}, (64, 128), 1000),
+    "induction_heads": ({"length": 32}, (64, 128, 256), 1000),
+    "selective_copying": ({"length": 32, "remembered": 4}, (64, 128), 1000),
     "listops": ({"length": 128}, (256,), 2000),
     "pixels": ({"length": 196, "vocabulary": 16, "train_size": 0}, (), 2000),
 }
@@ -58,7 +58,7 @@ def get_config(arg: str = "attention+mqar"):
     steps = SOURCES[source][2]
     config.steps = round(steps / COST[model]) if equal == "time" else steps
     config.update(eval_every=100_000, save_every=1000, keep=1)
-    config.batch.rows = 32
+    config.batch.rows = 16
     config.optimizer.update(
         name="muon", learning_rate=2e-2, warmup_steps=50, schedule="cosine", clip_norm=1.0
     )
@@ -76,7 +76,7 @@ def sized(model: str, source: str, size: int) -> tuple[ConfigDict, object]:
     width = size if model in ("lstm", "mamba", "mamba2") else WIDTH
     config = default_config(model=kind_of(model), task="sequence_targets")
     data, others, _ = SOURCES[source]
-    config.data.update(source=source, train_size=100_000)
+    config.data.update(source=source, train_size=20_000)
     config.data.update(data)
     config.task.other_lengths = others
     config.model.update(layers=2, width=width, max_length=max(data["length"], *others, 1))
@@ -89,7 +89,7 @@ def sized(model: str, source: str, size: int) -> tuple[ConfigDict, object]:
             attention_bias=False, feed_forward_bias=False, dropout=0.0,
         )  # fmt: skip
         config.model.mixer.update(
-            inner_width=width if model == "rwkv" else 2 * width, state=16,
+            inner_width=width if model == "rwkv" else 2 * width, state=8,
             step_rank=-(-width // 16), state_heads=4,
         )  # fmt: skip
     settings = resolve(config)

@@ -102,7 +102,7 @@ class Mamba(Mixer):
 
 
 def _numbers(shape: tuple[int, int]) -> Array:
-    return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.float32), shape)
+    return jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.float32), shape)
 
 
 def _convolved(self, x, before, flow):
@@ -137,7 +137,7 @@ class Mamba2(Mixer):
         step = jax.nn.softplus(step.astype(jnp.float32) + bias)
         if mixer.step_low or mixer.step_high:
             step = jnp.clip(step, mixer.step_low, mixer.step_high or None)
-        log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + jnp.arange(s[0])), (h,))
+        log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (h,))
         skip = self.param("skip", nn.initializers.ones, (h,))
         value = value.reshape(b, t, h, d // h)
         log_decay = (step * -jnp.exp(log_poles))[..., None]
