@@ -13,7 +13,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,7 +109,7 @@ class Transcriber:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         decode: DecodeConfig,
         config: SpeechConfig,
         marks: Marks,
