@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from ml_collections import ConfigDict
 from PIL import Image
 
@@ -75,6 +76,20 @@ def images(folder: Path, changed: bool) -> dict[str, str]:
     return {"data.source": "folders", "data.path": str(folder)}
 
 
+def recordings(folder: Path, changed: bool) -> dict[str, str]:
+    """Silent recordings with their texts, in a table of each split."""
+    texts = {"train": ["a b", "c d"], "validation": ["b c"], "test": ["d"]}
+    if changed:
+        texts |= {"validation": ["c b"]}
+    for split, lines in texts.items():
+        rows = [f"{split}{i}.wav,{line}" for i, line in enumerate(lines)]
+        for row in rows:
+            soundfile.write(folder / row.partition(",")[0], np.zeros(40), 16_000)
+        (folder / f"{split}.csv").write_text("\n".join(["audio,text", *rows]), "utf-8")
+    return {"data.source": "files", "data.path": str(folder)}
+
+
+SPEECH = {"model.frames": 2, "model.bins": 1, "batch.rows": 2, "batch.length": 5}
 IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
           "data.channels": 1}  # fmt: skip
 LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
@@ -106,6 +121,7 @@ TASKS = {
     "question_answering": ("encoder", BATCH, TEXT, PIECES, {"batch.max_length": 8}),
     "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
     "image_classification": ("vision", IMAGES),
+    "transcription": ("whisper", TEXT, SPEECH),
     "word_vectors": ("word_vectors", WINDOWS),
 }
 
@@ -128,6 +144,8 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}
     elif task.startswith("image"):
         values |= images(folder, changed)
+    elif task == "transcription":
+        values |= recordings(folder, changed)
     else:
         values |= files(folder, task if task in DATA else "documents", changed)
     for part in settings:

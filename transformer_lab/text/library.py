@@ -31,6 +31,9 @@ class LibraryTokenizer(Tokenizer):
         # Text may be unknown; but one token that is all of them at once ends the text.
         self._reserved -= {self.unk_id} - {self.pad_id, self.eos_id, self.bos_id}
 
+    def find(self, piece: str) -> int | None:
+        return self._library.token_to_id(piece)
+
     def unused(self, size: int) -> tuple[int, ...]:
         holes = (i for i in range(self._spellable) if i not in self._pieces)
         return (*holes, *super().unused(size))

@@ -112,6 +112,11 @@ class Tokenizer(ABC):
         """Rebuild from what `to_files` gave."""
         return cls(config, files)
 
+    def find(self, piece: str) -> int | None:
+        """The id of a whole piece, such as a special token's; None where there is none, and for
+        kinds that have no such pieces."""
+        return None
+
     def unused(self, size: int) -> tuple[int, ...]:
         """The ids below `size` that no piece has, such as rows that fill a model's table up."""
         return tuple(range(self.vocab_size, size))

@@ -12,6 +12,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.models import Pictures, Towers
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.beside import read_pixels, read_tokenizer
+from transformer_lab.pretrained.ct2 import END
 from transformer_lab.training import runs
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
@@ -20,6 +21,7 @@ from transformer_lab.training.writers import log
 
 TASKS = {  # of a run, by the model's kind or its head
     "encoder_decoder": "translation",
+    "whisper": "transcription",
     "decoder": "language_modeling",
     "none": "sentence_embedding",
     "mlm": "masked_language_modeling",
@@ -82,9 +84,14 @@ def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
     if model.decode is not None:
         config.decode.update(asdict(model.decode))
     if "length" in config.batch:
-        config.batch.length = min(config.batch.length, model.config.max_length)
+        most = model.config.max_length // (2 if task == "transcription" else 1)
+        config.batch.length = min(config.batch.length, most)
     elif model.kind == "encoder":
         config.batch.max_length = model.config.max_length
+    if task == "transcription":
+        # Those of English alone have the end token where GPT-2 has it.
+        config.task.multilingual = tokenizer.eos_id != END
+        config.speech.language = "" if config.task.multilingual else "en"
     if task == "classification":
         config.task.regression = model.config.labels == 1
     if task == "masked_language_modeling":

@@ -15,6 +15,7 @@ from transformer_lab.data.formats.lines import (
 from transformer_lab.data.formats.records import Texts, read_whole
 from transformer_lab.data.labelled import Example
 from transformer_lab.data.splits import SPLITS, Found, Item, Report, key
+from transformer_lab.data.spoken import Spoken
 from transformer_lab.errors import LabError
 
 _TABLES = (".csv", ".tsv", ".jsonl")
@@ -136,6 +137,20 @@ def _paths(config: Any) -> dict[str, Path]:
             "needs one file each for train and, if you have them, validation and test"
         )
     return files
+
+
+def spoken(config: Any, report: Report) -> Found:
+    """Tables of audio files and their texts: one for each split, or for `train` alone."""
+    parts = {}
+    for split, file in _paths(config).items():
+        parts[split] = []
+        for where, row in tables.rows(file):
+            name, text = (
+                tables.cell(row, column, role, where).strip()
+                for role, column in (("audio", config.audio_column), ("text", config.text_column))
+            )
+            parts[split].append(Item(key(text), Spoken(str(file.parent / name), text)))
+    return Found(parts, LICENCE)
 
 
 def place_of(row: Example, split: str, config: Any) -> str:

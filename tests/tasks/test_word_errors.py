@@ -1,0 +1,59 @@
+"""The word error rate against counts by hand and brute force."""
+
+import functools
+import itertools
+
+import pytest
+
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.word_errors import distance, normalised, spelt, word_error_rate
+
+
+def test_errors_of_all_texts_are_counted_together():
+    wanted = ["Please press one.", "Thank you", "good-bye"]
+    found = ["please press 1", "thank you very much", "Good bye!"]
+    assert word_error_rate(wanted, found) == 3 / 7
+    assert word_error_rate(wanted, found, numbers=True) == 2 / 7
+    assert word_error_rate(["a b"], [""]) == 1.0
+    assert word_error_rate(["[beep]", "a"], ["b c", "a"]) == 2.0
+
+
+def test_the_distance_is_the_fewest_changes():
+    @functools.cache
+    def fewest(a, b):
+        if not a or not b:
+            return len(a) + len(b)
+        change = fewest(a[1:], b[1:]) + (a[0] != b[0])
+        return min(change, 1 + fewest(a[1:], b), 1 + fewest(a, b[1:]))
+
+    words = [w for n in range(5) for w in itertools.product("ab", repeat=n)]
+    for a, b in itertools.product(words, words):
+        assert distance(a, b) == fewest(a, b)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's 5 a.m., isn\u2019t it?", "its 5 am isnt it"),
+        ("the caller\u2019s keys' (beep) [noise] end...", "the callers keys end"),
+        ("voice-mail \uff21\uff42", "voice mail ab"),
+        ("\u00c9t\u00e9, na\u00efve", "\u00e9t\u00e9 na\u00efve"),
+    ],
+)
+def test_what_of_a_text_counts(text, words):
+    assert normalised(text) == words.split()
+
+
+def test_numbers_are_spelt_where_that_is_asked_for():
+    found = normalised("press 12 or 307", numbers=True)
+    assert " ".join(found) == "press twelve or three hundred seven"
+    said = {0: "zero", 19: "nineteen", 20: "twenty", 62: "sixty two", 100: "one hundred"}
+    said |= {1_005: "one thousand five", 2_300_000: "two million three hundred thousand"}
+    assert {number: spelt(number) for number in said} == said
+
+
+def test_what_cannot_be_scored_is_refused():
+    with pytest.raises(LabError, match="1 references for 2 transcripts"):
+        word_error_rate(["a"], ["a", "b"])
+    with pytest.raises(LabError, match="at least one word"):
+        word_error_rate(["[beep]"], ["a"])

@@ -1,0 +1,29 @@
+"""Reads a directory of CTranslate2's with a Whisper model.
+
+    transformer_lab import_ct2 --source=DIR --workdir=runs/whisper
+
+DIR holds model.bin (in any of the format's types, such as float16 or int8), config.json and
+tokenizer.json. `--workdir=DIR` leaves a run there that the other commands open.
+"""
+
+from absl import flags
+
+from transformer_lab import pretrained
+from transformer_lab.errors import LabError
+from transformer_lab.pretrained import ct2
+from transformer_lab.training.imported import save_to_workdir
+
+
+def define() -> None:
+    flags.DEFINE_string("source", "", "Directory with model.bin, config.json, tokenizer.json.")
+    flags.DEFINE_string("workdir", "", "Where to leave a run with the imported model.")
+
+
+def main(_: list[str]) -> None:
+    args = flags.FLAGS
+    if not args.source:
+        raise LabError("--source=DIR is missing: a directory with model.bin and config.json")
+    model = ct2.load(args.source)
+    print(pretrained.describe(model))
+    if args.workdir:
+        save_to_workdir(model, args.source, args.workdir)

@@ -1,0 +1,46 @@
+"""Prompts of a telephone exchange, Asterisk's English ones: one speaker, 8,000 samples a second."""
+
+import gzip
+import re
+import zlib
+from typing import Any
+
+from transformer_lab.data.fetch import folders
+from transformer_lab.data.splits import Found, Item, Report, fold, key
+from transformer_lab.data.spoken import Spoken
+from transformer_lab.errors import LabError
+
+PACKAGES = "asterisk-core-sounds-en", "asterisk-core-sounds-en-wav"
+TEXTS = "core-sounds-en.txt.gz"
+LICENCE = "CC-BY-SA-3.0"
+UNSAID = re.compile(r"\[[^]]*\]|<[^>]*>")
+
+
+def spoken(config: Any, report: Report) -> Found:
+    """The prompts whose texts the list has; prompts of one text are a group.
+
+    Some are no speech: their whole text stands in brackets, such as "[ascending tones]". What is
+    in brackets within a text is not said either.
+    """
+    places = folders(config.path, *PACKAGES)
+    files = [path for place in places for path in sorted(place.rglob("*.wav"))]
+    lists = [path for place in places for path in sorted(place.rglob(TEXTS))]
+    if not lists or not files:
+        raise LabError(f"no {TEXTS} with .wav files of Asterisk below {places[0]}")
+    try:
+        lines = gzip.decompress(lists[0].read_bytes()).decode().splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise LabError(f"{lists[0]}: damaged: {error}") from error
+    root, found, items = min(files, key=lambda path: len(path.parts)).parent, set(files), []
+    for line in lines:
+        name, colon, text = map(str.strip, line.partition(":"))
+        if not colon or line.startswith(";"):
+            continue
+        path, text = root / f"{name}.wav", fold(UNSAID.sub(" ", text))
+        if path not in found:
+            report["no_recording"] += 1
+        elif not text:
+            report["no_speech"] += 1
+        else:
+            items.append(Item(key(text), Spoken(str(path), text)))
+    return Found({"train": items}, LICENCE)

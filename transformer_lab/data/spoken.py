@@ -1,0 +1,55 @@
+"""Recordings of speech with what is said in them, whatever their source."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, split_by_share
+
+
+class Spoken(NamedTuple):
+    """A file of audio, and its text."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SpokenConfig(SourceConfig):
+    """Which recordings to load and how to split them."""
+
+    source: str = "asterisk"  # asterisk | files
+    path: str = ""  # local copy of the set, or the user's table or folder of tables
+    audio_column: str = "audio"  # of a table, by its header: the file, from the table's folder
+    text_column: str = "text"
+    validation_share: float = 0.1  # of the recordings
+    test_share: float = 0.1
+    max_examples: int = 0  # training recordings at most (0 = all); held-out ones stay the same
+    split_seed: int = 0
+
+    KIND = "spoken"
+
+
+class SpokenSplits(Splits):
+    """The recordings of each split."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the names and texts of all splits, wherever the files lie."""
+        names = [[[name_of(row), row.text] for row in getattr(self, split)] for split in SPLITS]
+        return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+
+
+def load_spoken(config: SpokenConfig) -> SpokenSplits:
+    """The recordings of a config, fetched at first use; the same for every run with that config.
+
+    No text to train on stands in another split.
+    """
+    found = split_by_share(config, "max_examples", name_of, name_of)
+    return SpokenSplits(found.train, found.validation, found.test, found.report, found.licence)
+
+
+def name_of(row: Spoken) -> str:
+    """The name of a recording, with that of its folder."""
+    return "/".join(Path(row.path).parts[-2:])

@@ -1,0 +1,73 @@
+"""The word error rate of transcripts, after a stated normalisation of both sides."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from transformer_lab.errors import LabError
+
+_WITHIN = re.compile(r"(?<=\w)[.'’](?=\w)|(?<=\w)[’'](?=\W|$)")  # a.m., don't, keys'
+_OTHER = re.compile(r"[^\w\s]|_")
+_UNSAID = re.compile(r"\[[^]]*\]|\([^)]*\)")
+_DIGITS = re.compile(r"\d+")
+_SMALL = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+)  # fmt: skip
+_TENS = (
+    "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
+)  # fmt: skip
+_LARGE = ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
+
+
+def word_error_rate(
+    references: Sequence[str], transcripts: Sequence[str], numbers: bool = False
+) -> float:
+    """Words to change, add and leave out, over the references' words, of all texts together.
+
+    Raises: LabError where the lists differ in length, or no reference has a word.
+    """
+    if len(references) != len(transcripts):
+        raise LabError(f"{len(references)} references for {len(transcripts)} transcripts")
+    errors = total = 0
+    for reference, transcript in zip(references, transcripts, strict=True):
+        wanted, found = (normalised(side, numbers) for side in (reference, transcript))
+        errors, total = errors + distance(wanted, found), total + len(wanted)
+    if not total:
+        raise LabError("a word error rate needs at least one word of reference")
+    return errors / total
+
+
+def normalised(text: str, numbers: bool = False) -> list[str]:
+    """The words of a text: lower case, compatible characters made one (NFKC), nothing in brackets.
+
+    Apostrophes, and full stops within a word, are taken out; all else that is no letter or digit
+    divides words. With `numbers` whole numbers in digits are spelt as English words.
+    """
+    text = _UNSAID.sub(" ", unicodedata.normalize("NFKC", text)).casefold()
+    text = _OTHER.sub(" ", _WITHIN.sub("", text))
+    return (_DIGITS.sub(lambda m: f" {spelt(int(m[0]))} ", text) if numbers else text).split()
+
+
+def spelt(number: int) -> str:
+    """A whole number in English words, without "and": 162 is "one hundred sixty two"."""
+    for size, name in _LARGE:
+        if number >= size:
+            more = number % size
+            rest = f" {spelt(more)}" if more else ""
+            return f"{spelt(number // size)} {name}{rest}"
+    if number < len(_SMALL):
+        return _SMALL[number]
+    tens, ones = divmod(number, 10)
+    return _TENS[tens - 2] + (f" {_SMALL[ones]}" if ones else "")
+
+
+def distance(wanted: Sequence[str], found: Sequence[str]) -> int:
+    """The fewest words to change, add or leave out (Levenshtein 1966)."""
+    row = list(range(len(found) + 1))
+    for i, word in enumerate(wanted, 1):
+        above, row = row, [i]
+        for j, other in enumerate(found, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (word != other)))
+    return row[-1]
