@@ -39,33 +39,44 @@ def drawn(rng, t, decays, b=2, h=3, k=4, p=5, keys=3):
     return [*arrays, rng.random((b, t)) < 0.15]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     st.integers(0, 2**31),
     st.sampled_from([1, 5, 16, 23]),
     st.sampled_from(["head", "key", "constant", "complex"]),
     st.sampled_from([1, 3]),
+    st.sampled_from([1, 5]),
+    st.booleans(),
 )
-def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(seed, t, decays, keys):
-    inputs = drawn(np.random.default_rng(seed), t, decays, keys=keys)
+def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(
+    seed, t, decays, keys, values, with_poles
+):
+    rng = np.random.default_rng(seed)
+    inputs = drawn(rng, t, decays, p=values, keys=keys)
+    poles = np.abs(rng.normal(size=(3, 4))) if with_poles and decays != "key" else None
+    whole = list(inputs)
+    whole[3] = inputs[3] if poles is None else inputs[3] * poles
     with jax.enable_x64():
-        expected = reference(*inputs)
+        expected, arrays = reference(*whole), jax.tree.map(jnp.asarray, (*inputs, poles))
         for way in WAYS:
-            found = jax.jit(lambda *x: recurrence(*x, way=way, chunk=8))(*map(jnp.asarray, inputs))  # noqa: B023
+            found = jax.jit(lambda *x: recurrence(*x, way=way, chunk=8))(*arrays)  # noqa: B023
             for ours, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11, err_msg=way)
 
 
-@pytest.mark.parametrize("decays", ["head", "key"])
-def test_gradients_of_every_way_are_those_of_the_steps(decays):
-    inputs = drawn(np.random.default_rng(3), 21, decays, keys=1 if decays == "head" else 3)
-    fresh = jnp.asarray(inputs[-1])
+@pytest.mark.parametrize(("decays", "values"), [("head", 5), ("key", 5), ("head", 1)])
+def test_gradients_of_every_way_are_those_of_the_steps(decays, values):
+    rng = np.random.default_rng(3)
+    inputs = drawn(rng, 21, decays, p=values, keys=1 if decays == "head" else 3)
+    fresh = jnp.asarray(inputs.pop())
+    if values == 1:
+        inputs += [fresh, np.abs(rng.normal(size=(3, 4)))]
     with jax.enable_x64():
-        arrays = tuple(map(jnp.asarray, inputs[:-1]))
+        arrays = tuple(map(jnp.asarray, (*inputs[:5], *inputs[6:])))
 
         def gradient(way):
             def loss(arrays):
-                out, last = recurrence(*arrays, fresh, way=way, chunk=8)
+                out, last = recurrence(*arrays[:5], fresh, *arrays[5:], way=way, chunk=8)
                 return jnp.sin(out).sum() + jnp.cos(last).sum()
 
             return jax.jit(jax.grad(loss))(arrays)

@@ -142,7 +142,7 @@ class RWKV(Mixer):
         kept = jnp.minimum(earlier + decay - tops, 0.0)[..., None]
         sums = jnp.zeros((b, d, 1, 2)) if sums is None else sums
         query = jnp.ones((b, t, d, 1))
-        after, last = self.scan(query, write, ones, kept, sums, flow, "associative")
+        after, last = self.scan(query, write, ones, kept, sums, flow, "steps", 16)
         past_sums = jnp.concatenate([sums[:, None, :, 0], after[:, :-1]], axis=1)
         if flow.fresh is not None:
             past_sums = jnp.where(flow.fresh[..., None, None], 0.0, past_sums)

@@ -54,12 +54,12 @@ class Mixer(nn.Module):
 
     config: Any  # a StackConfig
 
-    def scan(self, query, key, value, log_decay, state, flow, auto="chunks", chunk=0):
+    def scan(self, query, key, value, log_decay, state, flow, auto="chunks", chunk=0, poles=None):
         """The recurrence. `auto` is the way where the config leaves it open, by what
         `benchmarks.mixers` measured on two CPU cores (docs/benchmarks.md; values and gradients, 128
-        to 2,048 steps): chunks for heads of many values, at 0.14 to 0.74 of the steps' time; for
-        Mamba, whose heads have one value, steps, of which chunks take 12 times, and an associative
-        scan as long or longer, with all states in memory.
+        to 2,048 steps): chunks for heads of many values, at 0.14 to 0.74 of the steps' time; steps
+        for Mamba, S4D and RWKV, whose heads have one value or one key: an associative scan takes
+        1.4 to 6 times as long there, with all states in memory.
         """
         mixer = self.config.mixer
         way = auto if mixer.way == "auto" else mixer.way
@@ -68,7 +68,8 @@ class Mixer(nn.Module):
         size = chunk or mixer.chunk
         log_decay = flow.hide(jnp.broadcast_to(log_decay, (len(key), *log_decay.shape[1:])))
         key = flow.hide(key)
-        return recurrence(query, key, value, log_decay, state, flow.fresh, way=way, chunk=size)
+        inputs = query, key, value, log_decay, state, flow.fresh, poles
+        return recurrence(*inputs, way=way, chunk=size)
 
     def project(self, width: int, name: str, role: str = "", bias: bool = False) -> nn.Module:
         """A linear layer of the stack's kind."""

@@ -33,20 +33,20 @@ class S4D(Mixer):
         out_real, out_imaginary = (self.param(f"out_{p}", normal, (d, n)) for p in ("re", "im"))
         skip = self.param("skip", nn.initializers.normal(1.0), (d,))
         poles = -jnp.exp(real) + 1j * imaginary
-        log_decay = (poles * step[:, None])[None, None]
-        write = (jnp.exp(log_decay[0, 0]) - 1) / poles  # zero-order hold of B = 1
+        decays = poles * step[:, None]  # their logarithms
+        write = (jnp.exp(decays) - 1) / poles  # zero-order hold of B = 1
         key = jnp.broadcast_to(write, (b, t, d, n))
         read = jnp.broadcast_to(2 * (out_real + 1j * out_imaginary), (b, t, d, n))
         value = x.astype(jnp.float32)[..., None].astype(jnp.complex64)
-        log_decay = jnp.broadcast_to(log_decay, (1, t, d, n))
-        y, state = self.scan(read, key, value, log_decay, state, flow, "associative")
+        ones = jnp.ones((1, t, 1, 1))
+        y, state = self.scan(read, key, value, ones, state, flow, "steps", 16, decays)
         y = jax.nn.gelu(y[..., 0].real + skip * x).astype(x.dtype)
         a, gate = jnp.split(self.project(2 * cfg.width, "out", "out", bias=True)(y), 2, axis=-1)
         return a * jax.nn.sigmoid(gate), state
 
 
 def _angles(shape: tuple[int, int]) -> Array:
-    return jnp.broadcast_to(math.pi * jnp.arange(shape[1], dtype=jnp.float32), shape)
+    return jnp.broadcast_to(math.pi * jnp.arange(shape[-1], dtype=jnp.float32), shape)
 
 
 def _log_steps(mixer: MixerConfig):
@@ -94,14 +94,14 @@ class Mamba(Mixer):
         skip = self.param("skip", nn.initializers.ones, (d,))
         key, query = write[:, :, None], read[:, :, None]  # of all channels
         value = (step * inner)[..., None]
-        log_decay = step[..., None] * -jnp.exp(log_poles)
-        y, matrix = self.scan(query, key, value, log_decay, matrix, flow, "steps")
+        poles = -jnp.exp(log_poles)
+        y, matrix = self.scan(query, key, value, step[..., None], matrix, flow, "steps", 16, poles)
         y = y[..., 0] + skip * inner
         y = y.astype(x.dtype) * jax.nn.silu(gate)
         return self.project(cfg.width, "out", "out", mixer.bias)(y), (before, matrix)
 
 
-def _numbers(shape: tuple[int, int]) -> Array:
+def _numbers(shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.float32), shape)
 
 
