@@ -2,14 +2,17 @@
 
 import os
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
-# Tiny programs cost their compilation: without the compiler's own optimizations it is half of that.
+# Tiny programs cost their compilation: without the compiler's own optimizations it is half of that,
+# and of its two writers of fused loops the older one, which later releases lack, takes a third.
 # One thread a device, so that all of them come to a program's collectives in the same order: with
 # more, one can wait in the first collective while another waits in the second, for ever.
+OLDER = "--xla_cpu_use_fusion_emitters=false " if version("jaxlib").startswith("0.10.") else ""
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false "
-    f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}"
+    f"--xla_backend_optimization_level=0 {OLDER}{os.environ.get('XLA_FLAGS', '')}"
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 CACHE = Path(tempfile.gettempdir()) / f"transformer_lab_test_cache_{os.getuid()}"

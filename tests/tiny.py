@@ -1,9 +1,13 @@
 """A translator so small that it trains in a second, for the tests of the machinery."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -23,6 +27,14 @@ def config_of(model: str, task: str, *settings: dict[str, Any], **changes: Any) 
         values |= {key.replace("__", "."): value for key, value in some.items()}
     config.update_from_flattened_dict(values)
     return config
+
+
+def draw(module: nn.Module, *inputs: Any, size: float = 0.5, **keywords: Any) -> Any:
+    """Variables of a module that are normal of this deviation everywhere, biases too; nothing is
+    compiled for it."""
+    shapes = jax.eval_shape(partial(module.init, **keywords), jax.random.key(0), *inputs)
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda s: jnp.asarray(size * rng.normal(size=s.shape), s.dtype), shapes)
 
 
 def first_batch(task: Task) -> dict[str, np.ndarray]:

@@ -28,12 +28,13 @@ def draw(model):
     """Opinionated parameters, so that texts differ; the end token comes now and then."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
     rng = np.random.default_rng(11)
-    return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape) / 2, jnp.float32), shapes)
+    return jax.tree.map(lambda s: np.float32(rng.normal(size=s.shape) / 2), shapes)
 
 
 def end_token(params, bias):
     """The parameters with another bias of the end token."""
-    return {**params, "head_bias": params["head_bias"].at[EOS].set(bias)}
+    old = params["head_bias"]
+    return {**params, "head_bias": np.float32(np.where(np.arange(len(old)) == EOS, bias, old))}
 
 
 class Model:
@@ -42,15 +43,21 @@ class Model:
     def __init__(self, config=CONFIG):
         self.model, self.config = build(config), config
         self.params = end_token(draw(self.model), 1.1)
-        self._run = jax.jit(lambda p, t, x: self.model.apply({"params": p}, t, prefix=x))
+
+        @jax.jit
+        def run(params, tokens, prefix):
+            logits = self.model.apply({"params": params}, tokens, prefix=prefix)
+            return jax.nn.log_softmax(logits.astype(jnp.float32))
+
+        self._run = run
 
     def log_probs(self, params, ids, prompt):
         """[len(ids), V]: of the token after each."""
         tokens = np.zeros((1, self.config.max_length), np.int32)
         tokens[0, : len(ids)] = ids
         prefix = np.arange(self.config.max_length)[None] < len(prompt)
-        logits = self._run(params, tokens, prefix if self.config.mask == "prefix" else None)
-        return np.asarray(jax.nn.log_softmax(logits[0, : len(ids)].astype(jnp.float32)))
+        found = self._run(params, tokens, prefix if self.config.mask == "prefix" else None)
+        return np.asarray(found)[0, : len(ids)]
 
     def greedy(self, params, prompt, new, banned=()):
         """Ids with the end token, and their log-probabilities."""

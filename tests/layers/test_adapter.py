@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab import models
 from transformer_lab.errors import LabError
 from transformer_lab.layers.adapter import Adapter
@@ -19,22 +20,17 @@ from transformer_lab.training.sources import leaves
 CONFIG = StackConfig(
     layers=1, width=16, heads=2, head_dim=6, feed_forward_width=20, dropout=0.0, adapter_width=3
 )
-X = jax.random.normal(jax.random.key(1), (2, 5, 16))
-
-
-def draw(shapes):
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape) / 2, jnp.float32), shapes)
+X = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 16)), jnp.float32)
 
 
 @pytest.mark.parametrize(("activation", "inner"), [("relu", jax.nn.relu), ("swiglu", jax.nn.silu)])
 def test_an_adapter_is_x_plus_up_of_act_of_down(activation, inner):
     module = Adapter(replace(CONFIG, activation=activation))
-    params = draw(jax.eval_shape(module.init, jax.random.key(0), X)["params"])
+    params = draw(module, X)["params"]
     down, up = params["down"], params["up"]
     assert down["kernel"].shape == (16, 3) and up["kernel"].shape == (3, 16)
     want = X + inner(X @ down["kernel"] + down["bias"]) @ up["kernel"] + up["bias"]
-    np.testing.assert_allclose(module.apply({"params": params}, X), want, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(module.apply)({"params": params}, X), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "parallel"])
@@ -42,20 +38,28 @@ def test_adapters_follow_each_sub_layer_before_the_residual(place):
     """With zero sub-layers what is left of a block is its residuals and its adapters."""
     places = {"norm_place": "pre", "block": "parallel"} if place == "parallel" else {}
     config = replace(CONFIG, norm="none", **(places or {"norm_place": place}))
-    params = draw(jax.eval_shape(Block(config).init, jax.random.key(0), X)["params"])
+    params = draw(Block(config), X)["params"]
     for name in ("attention", "feed_forward"):
-        params[name] = jax.tree.map(jnp.zeros_like, params[name])
-    adapt = lambda name: Adapter(config).apply({"params": params[name]}, jnp.zeros_like(X))  # noqa: E731
-    want = X + adapt("attention_adapter") + adapt("feed_forward_adapter")
-    np.testing.assert_allclose(Block(config).apply({"params": params}, X), want, atol=1e-5)
+        params[name] = jax.tree.map(np.zeros_like, params[name])
+
+    @jax.jit
+    def both(params):
+        adapt = lambda name: Adapter(config).apply({"params": params[name]}, 0 * X)  # noqa: E731
+        want = X + adapt("attention_adapter") + adapt("feed_forward_adapter")
+        return Block(config).apply({"params": params}, X), want
+
+    np.testing.assert_allclose(*both(params), atol=1e-5)
 
 
 def test_a_block_starts_near_the_one_without_adapters():
-    params = jax.jit(Block(CONFIG).init)(jax.random.key(0), X)["params"]
-    plain = {name: leaf for name, leaf in params.items() if "adapter" not in name}
-    base = Block(replace(CONFIG, adapter_width=0)).apply({"params": plain}, X)
-    with_adapters = Block(CONFIG).apply({"params": params}, X)
-    assert 0 < np.abs(with_adapters - base).max() < 0.02
+    @jax.jit
+    def both():
+        params = Block(CONFIG).init(jax.random.key(0), X)["params"]
+        plain = {name: leaf for name, leaf in params.items() if "adapter" not in name}
+        base = Block(replace(CONFIG, adapter_width=0)).apply({"params": plain}, X)
+        return Block(CONFIG).apply({"params": params}, X), base
+
+    assert 0 < np.abs(np.subtract(*both())).max() < 0.02
 
 
 def test_cached_decoding_agrees_with_one_pass():
@@ -65,7 +69,7 @@ def test_cached_decoding_agrees_with_one_pass():
     )  # fmt: skip
     model = build(config)
     tokens = jnp.array([[3, 7, 1, 9, 4]])
-    params = draw(jax.eval_shape(model.init, jax.random.key(0), tokens))
+    params = draw(model, tokens)
 
     @jax.jit
     def both(params):

@@ -1,7 +1,7 @@
 """A decoder whose layers mix without attention: one call, any cut into calls, packed and padded
 rows give the same numbers, in every kind and in hybrids."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from transformer_lab.ops.stacked import stack_layers
 
 MIXER = {
     "inner_width": 12, "state": 4, "step_rank": 3, "state_heads": 3, "gate_rank": 5, "value_dim": 6,
-    "convolution": 3, "chunk": 4,
+    "convolution": 3, "chunk": 5,
 }  # fmt: skip
 SIZES = {
     "layers": 2, "width": 8, "heads": 2, "head_dim": 4, "feed_forward_width": 10, "max_length": 16,
@@ -36,67 +36,72 @@ def decoder(kind, **more):
 
 
 def start(model):
-    """Parameters that are random everywhere."""
+    """Parameters that are random everywhere; a mixer's own begin as they would in training."""
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    moved = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(tree, moved)
+    rng = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda x: np.float32(x + 0.3 * rng.normal(size=x.shape)), jax.device_get(params)
+    )
 
 
-TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (3, 12)))
+ALL = [*KINDS[1:], "hybrid"]
+TOKENS = np.random.default_rng(0).integers(0, 11, (3, 12))
+CHANGED = np.where(np.arange(12) == 7, (TOKENS + 1) % 11, TOKENS)
 
 
-@pytest.mark.parametrize("kind", [*KINDS[1:], "hybrid"])
-def test_prompts_of_unequal_length_and_any_cut_give_the_logits_of_the_whole(kind):
+@cache
+def whole(kind):
+    """A model, its parameters, and the logits of TOKENS and of CHANGED, all rows in one call."""
     model = decoder(kind)
     params = start(model)
-    whole = jax.jit(model.apply)(params, TOKENS)
+    logits = jax.jit(model.apply)(params, np.concatenate([TOKENS, CHANGED]))
+    return model, params, np.asarray(logits)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_prompts_of_unequal_length_and_any_cut_give_the_logits_of_the_whole(kind):
+    model, params, want = whole(kind)
     # The same texts, padded on the left by 0, 2 and 5 places; then three more calls.
     lengths = [8, 6, 3]
-    prompts = np.zeros((3, 8), np.int32)
-    segments = np.zeros((3, 8), np.int32)
+    prompts, segments = np.zeros((2, 3, 8), np.int32)
     for row, n in enumerate(lengths):
         prompts[row, 8 - n :], segments[row, 8 - n :] = TOKENS[row, :n], 1
+    empty = jax.jit(partial(model.apply, method="init_cache"), static_argnums=(1, 2))
     prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
     step = jax.jit(partial(model.apply, method="step"))
-    logits, cache = prefill(params, prompts, segments, 16)
+    logits, filled = prefill(params, prompts, segments, 16)
     for row, n in enumerate(lengths):
-        np.testing.assert_allclose(logits[row, 8 - n :], whole[row, :n], atol=2e-5)
-    at = np.asarray(lengths)
-    for size in (1, 2, 1):
-        more = np.stack([TOKENS[row, n : n + size] for row, n in enumerate(at)])
-        logits, cache = step(params, more, cache)
-        for row, n in enumerate(at):
-            np.testing.assert_allclose(logits[row], whole[row, n : n + size], atol=2e-5)
-        at += size
-    empty = model.apply(params, 3, 16, method="init_cache")
-    logits, _ = step(params, TOKENS[:, :4], empty)
-    np.testing.assert_allclose(logits, whole[:, :4], atol=2e-5)
+        np.testing.assert_allclose(logits[row, 8 - n :], want[row, :n], atol=2e-5)
+    for at, state in ((np.asarray(lengths), filled), (np.zeros(3, int), empty(params, 3, 16))):
+        for size in (1, 2, 1):
+            places = at[:, None] + np.arange(size)
+            more = np.take_along_axis(TOKENS, places, axis=1)
+            logits, state = step(params, more, state)
+            expected = np.take_along_axis(want[:3], places[..., None], axis=1)
+            np.testing.assert_allclose(logits, expected, atol=2e-5)
+            at = at + size
 
 
-@pytest.mark.parametrize("kind", [*KINDS[1:], "hybrid"])
+@pytest.mark.parametrize("kind", ALL)
 def test_documents_of_a_packed_row_and_scanned_layers_change_nothing(kind):
-    model = decoder(kind)
-    params = start(model)
-    row = jnp.concatenate([TOKENS[0, :5], TOKENS[1, :4], TOKENS[2, :3]])[None]
-    segments = jnp.repeat(jnp.asarray([1, 2, 0]), jnp.asarray([5, 4, 3]))[None]
+    model, params, want = whole(kind)
+    row = jnp.asarray(np.concatenate([TOKENS[0, :5], TOKENS[1, :4], TOKENS[2, :3]])[None])
+    segments = jnp.asarray(np.repeat([1, 2, 0], [5, 4, 3])[None])
 
     def loss(params, model):
         logits = model.apply(params, row, None, segments)
         return jnp.square(logits[0, :9]).sum(), logits
 
-    (value, logits), gradient = jax.jit(
-        jax.value_and_grad(partial(loss, model=model), has_aux=True)
-    )(params)
-    for n, size, first in ((0, 5, 0), (1, 4, 5)):
-        alone = jax.jit(model.apply)(params, TOKENS[n : n + 1, :size])
-        np.testing.assert_allclose(logits[:, first : first + size], alone, atol=2e-5)
+    @jax.jit
+    def both(params):
+        models = model, decoder(kind, scan_layers=True, remat="dots")
+        return [jax.value_and_grad(loss, has_aux=True)(params, model) for model in models]
+
+    ((value, logits), gradient), ((same, _), gradients) = both(params)
+    # What each document gives alone are the first logits of the text that it begins.
+    np.testing.assert_allclose(logits[0, :5], want[0, :5], atol=2e-5)
+    np.testing.assert_allclose(logits[0, 5:9], want[1, :4], atol=2e-5)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
-    scanned = decoder(kind, scan_layers=True, remat="dots")
-    (same, _), gradients = jax.jit(jax.value_and_grad(partial(loss, model=scanned), has_aux=True))(
-        params
-    )
     np.testing.assert_allclose(same, value, rtol=1e-5)
     for ours, theirs in zip(*map(jax.tree.leaves, (gradients, gradient)), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3 * max(1.0, np.abs(theirs).max()))
@@ -104,12 +109,7 @@ def test_documents_of_a_packed_row_and_scanned_layers_change_nothing(kind):
 
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_no_later_token_changes_a_logit(kind):
-    model = decoder(kind)
-    params = start(model)
-
-    changed = TOKENS.at[:, 7].add(1) % 11
-    apply = jax.jit(model.apply)
-    before, after = apply(params, TOKENS), apply(params, changed)
+    before, after = np.split(whole(kind)[2], 2)
     np.testing.assert_allclose(before[:, :7], after[:, :7], atol=1e-6)
     assert np.abs(before[:, 7:] - after[:, 7:]).max() > 1e-3
 
@@ -146,10 +146,16 @@ def test_stacked_layers_of_local_and_full_attention_stay_in_their_order():
     params = start(plain)
     stacked = stack_layers(params, scanned.config)
     assert "layers" in stacked["params"]["decoder"]  # all are of one size, as a run trains them
-    expected = jax.jit(plain.apply)(params, TOKENS)
-    np.testing.assert_allclose(jax.jit(scanned.apply)(stacked, TOKENS), expected, atol=1e-5)
-    alike = DecoderConfig(**SIZES | kinds | {"layer_kinds": ()})  # the window in all layers
-    assert np.abs(jax.jit(Decoder(alike).apply)(params, TOKENS) - expected).max() > 1e-3
+    alike = Decoder(DecoderConfig(**SIZES | kinds | {"layer_kinds": ()}))  # a window in all layers
+
+    @jax.jit
+    def run(params, stacked, tokens):
+        others = alike.apply(params, tokens), scanned.apply(stacked, tokens)
+        return plain.apply(params, tokens), *others
+
+    expected, windows, found = map(np.asarray, run(params, stacked, TOKENS))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(windows - expected).max() > 1e-3
 
 
 def test_a_convolution_starts_as_torchs_does_whatever_the_number_of_channels():

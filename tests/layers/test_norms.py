@@ -1,10 +1,10 @@
 """Norms in the digits that matter, tanh in their place, and DeepNorm's two constants."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.layers.basic import DyT, norm
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.stack import Block, Stack
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 
 
 def run(layer, x):
-    return layer.init_with_output(jax.random.key(0), jnp.asarray(x, jnp.float32))
+    return jax.jit(layer.init_with_output)(jax.random.key(0), np.float32(x))
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,13 @@ def test_dyt_is_a_scaled_tanh_without_statistics(use_bias):
     start, params = run(layer, x)
     np.testing.assert_allclose(start, np.tanh(0.5 * x), atol=1e-6)
     assert set(params["params"]) == {"alpha", "scale"} | ({"bias"} if use_bias else set())
-    drawn = jax.tree.map(lambda p: jnp.asarray(RNG.normal(size=p.shape), jnp.float32), params)
+    drawn = draw(layer, np.float32(x))
     p = {"bias": 0.0, **drawn["params"]}
-    got = layer.apply(drawn, jnp.asarray(x, jnp.float32))
+    apply = jax.jit(layer.apply)
+    got = apply(drawn, np.float32(x))
     np.testing.assert_allclose(got, np.tanh(p["alpha"] * x) * p["scale"] + p["bias"], atol=1e-5)
     # A number's result does not depend on its neighbours.
-    alone = layer.apply(drawn, jnp.asarray(x * np.eye(3, 5), jnp.float32))
+    alone = apply(drawn, np.float32(x * np.eye(3, 5)))
     np.testing.assert_allclose(np.diag(alone), np.diag(got), atol=1e-6)
 
 
@@ -60,7 +61,8 @@ def test_dyt_stands_where_the_norms_would_with_its_own_start():
         layers=1, width=8, heads=2, head_dim=4, feed_forward_width=12, norm="dyt",
         norm_place="pre", dyt_alpha=0.8,
     )  # fmt: skip
-    params = Stack(config, 1).init(jax.random.key(0), jnp.ones((1, 2, 8)))["params"]
+    init = jax.jit(Stack(config, 1).init)
+    params = init(jax.random.key(0), np.ones((1, 2, 8), np.float32))["params"]
     norms = [params["final_norm"], params["layer_0"]["attention_norm"]]
     np.testing.assert_allclose([n["alpha"] for n in norms], 0.8, rtol=1e-6)
 
@@ -70,8 +72,9 @@ def test_deep_norm_scales_residuals_and_starts_by_the_papers_constants():
     sizes = {"layers": 6, "width": 64, "heads": 4, "head_dim": 16, "feed_forward_width": 96}
     deep, post = (StackConfig(**sizes, norm_place=place) for place in ("deep", "post"))
     alpha, beta = 12**0.25, 48**-0.25
-    x = jnp.asarray(RNG.normal(size=(2, 3, 64)), jnp.float32)
-    trees = [Block(config).init(jax.random.key(0), x)["params"] for config in (deep, post)]
+    x = np.float32(RNG.normal(size=(2, 3, 64)))
+    inits = (jax.jit(Block(config).init) for config in (deep, post))
+    trees = [jax.device_get(init(jax.random.key(0), x)["params"]) for init in inits]
     for kind, name, gain in [
         *(("attention", name, 1.0) for name in ("query", "key")),
         *(("attention", name, beta) for name in ("value", "out")),
@@ -80,10 +83,10 @@ def test_deep_norm_scales_residuals_and_starts_by_the_papers_constants():
         ours, plain = (tree[kind][name]["kernel"] for tree in trees)
         np.testing.assert_allclose(ours, gain * plain, rtol=1e-5)
     # Sub-layers that put out nothing leave norm(alpha x), which forgets alpha; a constant does not.
-    quiet = jax.tree.map(jnp.zeros_like, trees[0])
-    quiet["attention"]["out"]["bias"] = jnp.arange(64.0)
+    quiet = jax.tree.map(np.zeros_like, trees[0])
+    quiet["attention"]["out"]["bias"] += np.arange(64.0, dtype=np.float32)
     for name in ("attention_norm", "feed_forward_norm"):
-        quiet[name]["scale"] = jnp.ones(64)
+        quiet[name]["scale"] += 1.0
     want = alpha * np.asarray(x, np.float64) + np.arange(64.0)
     want = (want - want.mean(-1, keepdims=True)) / want.std(-1, keepdims=True)
-    np.testing.assert_allclose(Block(deep).apply({"params": quiet}, x), want, atol=1e-4)
+    np.testing.assert_allclose(jax.jit(Block(deep).apply)({"params": quiet}, x), want, atol=1e-4)

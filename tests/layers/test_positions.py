@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.layers import position_table
 from transformer_lab.layers.attention import Attention
 from transformer_lab.layers.config import CHOICES, StackConfig
@@ -24,28 +25,23 @@ from transformer_lab.ops.positions import (
 RNG = np.random.default_rng(0)
 
 
-def draw(module, *inputs, **keywords):
-    """Random parameters, biases too, without compiling an initialisation."""
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *inputs, **keywords))
-    return jax.tree.map(lambda s: jnp.asarray(RNG.normal(size=s.shape) / 2, jnp.float32), shapes)
-
-
 @pytest.mark.parametrize("kind", CHOICES["positions"])
 def test_an_encoder_sees_order_with_every_kind_and_none_without(kind):
     config = StackConfig(
         layers=1, width=12, heads=2, head_dim=4, feed_forward_width=20, max_length=9,
         positions=kind,
     )  # fmt: skip
-    x, order = (
-        jnp.asarray(RNG.normal(size=(1, 7, 12)), jnp.float32),
-        np.array([3, 0, 6, 1, 5, 2, 4]),
-    )
-    stack = Stack(config, 1)
-    vectors = PositionVectors(config)
-    vectors = vectors.apply(draw(vectors, jnp.arange(7)), jnp.arange(7))
-    params = draw(stack, x)
-    run = lambda x: stack.apply(params, x if vectors is None else x + vectors)  # noqa: E731
-    change = float(jnp.abs(run(x[:, order]) - run(x)[:, order]).max())
+    x, order = np.float32(RNG.normal(size=(1, 7, 12))), [3, 0, 6, 1, 5, 2, 4]
+    stack, table = Stack(config, 1), PositionVectors(config)
+    params = draw(stack, x), draw(table, np.arange(7))
+
+    @jax.jit
+    def run(params, rows):
+        vectors = table.apply(params[1], jnp.arange(7))
+        return stack.apply(params[0], rows if vectors is None else rows + vectors)
+
+    moved, still = np.asarray(run(params, np.concatenate([x[:, order], x])))
+    change = np.abs(moved - still[order]).max()
     assert change < 1e-5 if kind == "none" else change > 1e-2
 
 
@@ -78,12 +74,12 @@ def test_the_binary_code_is_the_number_in_base_2():
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dims", [8, 4])
 def test_rope_scores_depend_on_the_distance_alone(interleaved, dims):
-    q, k = jnp.asarray(RNG.normal(size=(2, 1, 1, 1, 8)), jnp.float32)
+    q, k = np.float32(RNG.normal(size=(2, 1, 1, 1, 8)))
     frequencies = rope_frequencies(dims)
+    turn = jax.jit(lambda x, at: rotate(x, at, frequencies, interleaved=interleaved))
 
     def score(p, s):
-        turn = lambda x, at: rotate(x, jnp.array([at]), frequencies, interleaved=interleaved)  # noqa: E731
-        return float((turn(q, p) * turn(k, s)).sum())
+        return float((np.asarray(turn(q, np.array([p]))) * turn(k, np.array([s]))).sum())
 
     for distance in (0, 1, 6):
         same = [score(first + distance, first) for first in (0, 3, 50)]
@@ -164,8 +160,19 @@ def test_transformer_xl_scores_are_the_four_terms_of_each_pair():
     places = Places(jnp.arange(6), jnp.arange(6))
     attention = Attention(config)
     tree = draw(attention, x, places=places)
-    _, found = attention.apply(tree, x, places=places, mutable="intermediates")
-    got = np.asarray(found["intermediates"]["weights"][0][0])
+
+    @jax.jit
+    def weights(tree):
+        """Of all queries, and of one query over a cache's keys."""
+        keys = attention.apply(tree, x, places.key, method="keys_and_values")
+        last = Places(places.query[-1:], places.key)
+        calls = (x, None, places), (x[:, -1:], keys, last)
+        return [
+            attention.apply(tree, x, keys, places=at, mutable="intermediates")[1]["intermediates"]
+            for x, keys, at in calls
+        ]
+
+    got, alone = (np.asarray(found["weights"][0][0]) for found in weights(tree))
     weight = jax.tree.map(lambda a: np.asarray(a, np.float64), tree["params"])
     project = lambda name, h: h @ weight[name]["kernel"] + weight[name].get("bias", 0)  # noqa: E731
     q = project("query", np.asarray(x[0], np.float64)).reshape(6, 2, 5)
@@ -181,11 +188,7 @@ def test_transformer_xl_scores_are_the_four_terms_of_each_pair():
                 scores[n, i, j] = q[i, n] @ k[j, n] + q[i, n] @ r + u[n] @ k[j, n] + v[n] @ r
     want = np.exp(scores / math.sqrt(5))
     np.testing.assert_allclose(got, want / want.sum(-1, keepdims=True), atol=1e-5)
-    # One query over a cache's keys.
-    keys = attention.apply(tree, x, places.key, method="keys_and_values")
-    last = Places(places.query[-1:], places.key)
-    _, found = attention.apply(tree, x[:, -1:], keys, places=last, mutable="intermediates")
-    np.testing.assert_allclose(found["intermediates"]["weights"][0][0, :, 0], got[:, -1], atol=1e-5)
+    np.testing.assert_allclose(alone[:, 0], got[:, -1], atol=1e-5)
 
 
 MEASURED = {  # acts, parameters, unique, a shift is one map, any length, odd width, least width
@@ -215,10 +218,9 @@ def test_an_index_added_to_every_feature_is_lost_in_a_layer_norm_and_not_in_an_r
             layers=2, width=12, heads=2, head_dim=6, feed_forward_width=20, max_length=9,
             positions=kind, norm_place="pre", norm=name,
         )  # fmt: skip
-        x = jnp.asarray(RNG.normal(size=(1, 7, 12)), jnp.float32)
-        vectors = PositionVectors(config).apply({}, jnp.arange(7))
+        x = np.float32(RNG.normal(size=(1, 7, 12)))
+        vectors = np.asarray(PositionVectors(config).apply({}, jnp.arange(7)))
         stack = Stack(config, 2, causal=True)
-        params = draw(stack, x)
-        with_index, without = stack.apply(params, x + vectors), stack.apply(params, x)
-        change[name] = float(jnp.abs(with_index - without).max())
+        rows = np.concatenate([x + vectors, x])
+        change[name] = np.abs(np.subtract(*jax.jit(stack.apply)(draw(stack, x), rows))).max()
     assert change["layer_norm"] < 1e-4 and change["rms_norm"] > 1e-2

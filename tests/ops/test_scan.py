@@ -1,5 +1,7 @@
 """The three ways of a linear recurrence are the recurrence, in values and gradients."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,13 +92,13 @@ def test_gradients_of_every_way_are_those_of_the_steps(decays, values):
 
 def test_a_state_carried_over_a_cut_and_single_steps_give_the_whole():
     query, key, value, log_decay, initial, _ = drawn(np.random.default_rng(5), 12, "key")
-    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, value, log_decay)]
-    initial = jnp.asarray(initial, jnp.float32)
-    whole, last = recurrence(*arrays, initial, chunk=4)
-    first, state = recurrence(*(x[:, :7] for x in arrays), initial, chunk=4)
+    arrays = [np.float32(x) for x in (query, key, value, log_decay)]
+    run, one = jax.jit(partial(recurrence, chunk=4)), jax.jit(step)
+    whole, last = run(*arrays, np.float32(initial))
+    first, state = run(*(x[:, :7] for x in arrays), np.float32(initial))
     np.testing.assert_allclose(first, whole[:, :7], atol=1e-5)
     for i in range(7, 12):
-        state, out = step(state, *(x[:, i] for x in arrays))
+        state, out = one(state, *(x[:, i] for x in arrays))
         np.testing.assert_allclose(out, whole[:, i], atol=1e-5)
     np.testing.assert_allclose(state, last, atol=1e-5)
 
@@ -104,9 +106,10 @@ def test_a_state_carried_over_a_cut_and_single_steps_give_the_whole():
 def test_padding_with_zero_keys_leaves_the_state():
     query, key, value, log_decay, initial, _ = drawn(np.random.default_rng(6), 9, "head")
     key[:, :4], log_decay[:, :4] = 0.0, 0.0
-    arrays = [jnp.asarray(x, jnp.float32) for x in (query, key, value, log_decay)]
-    out, last = recurrence(*arrays, None, chunk=4)
-    alone, end = recurrence(*(x[:, 4:] for x in arrays), None, chunk=4)
+    arrays = [np.float32(x) for x in (query, key, value, log_decay)]
+    run = jax.jit(partial(recurrence, chunk=4))
+    out, last = run(*arrays)
+    alone, end = run(*(x[:, 4:] for x in arrays))
     np.testing.assert_allclose(out[:, 4:], alone, atol=1e-6)
     np.testing.assert_allclose(last, end, atol=1e-6)
     assert not np.asarray(out[:, :4]).any()
@@ -119,26 +122,26 @@ def test_max_plus_is_its_loop():
     for i in range(9):
         m = np.maximum(m + log_decay[:, i], log_key[:, i])
         expected.append(m)
-    arrays = (jnp.asarray(x, jnp.float32) for x in (log_key, log_decay))
-    found = max_plus(*arrays, jnp.full((2, 3), -1e38))
+    arrays = log_key, log_decay, np.full((2, 3), -1e38)
+    found = jax.jit(max_plus)(*map(np.float32, arrays))
     np.testing.assert_allclose(found, np.stack(expected, 1), rtol=1e-5)
 
 
 def test_a_convolution_is_numpys_stops_at_documents_and_goes_on_from_its_last_inputs():
     rng = np.random.default_rng(8)
-    x, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 10, 3), (4, 3)))
-    out, last = convolve(x, kernel)
+    x, kernel = (np.float32(rng.normal(size=s)) for s in ((2, 10, 3), (4, 3)))
+    run = jax.jit(convolve)
+    out, last = run(x, kernel)
     for b in range(2):
         for d in range(3):
             expected = np.convolve(x[b, :, d], kernel[::-1, d])[:10]
             np.testing.assert_allclose(out[b, :, d], expected, atol=1e-5)
     np.testing.assert_array_equal(last, x[:, -3:])
-    first, state = convolve(x[:, :6], kernel)
-    more, _ = convolve(x[:, 6:], kernel, state)
-    np.testing.assert_allclose(jnp.concatenate([first, more], 1), out, atol=1e-6)
-    fresh = jnp.zeros((2, 10), bool).at[:, 6].set(True)
-    cut, _ = convolve(x, kernel, None, fresh)
-    alone, _ = convolve(x[:, 6:], kernel)
+    first, state = run(x[:, :6], kernel)
+    more, _ = run(x[:, 6:], kernel, state)
+    np.testing.assert_allclose(np.concatenate([first, more], 1), out, atol=1e-6)
+    cut, _ = run(x, kernel, None, np.tile(np.arange(10) == 6, (2, 1)))
+    alone, _ = run(x[:, 6:], kernel)
     np.testing.assert_allclose(cut[:, 6:], alone, atol=1e-6)
     np.testing.assert_allclose(cut[:, :6], out[:, :6], atol=1e-6)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict
 
 from transformer_lab import models
 from transformer_lab.errors import LabError
@@ -75,22 +76,44 @@ def test_muon_orthogonalises_the_momentum_of_kernels_and_is_nesterovs_adam_elsew
         name="muon", learning_rate=0.1, schedule="constant", warmup_steps=1, weight_decay=0.3
     )
     rng = np.random.default_rng(0)
-    shapes = {"up": {"kernel": (6, 4), "bias": (4,)}, "embedding": {"embedding": (5, 4)}}
+    shapes = {
+        "up": {"kernel": (6, 4), "bias": (4,)},
+        "embedding": {"embedding": (5, 4)},
+        # The experts of a layer, and those of two stacked layers: a matrix for each of them.
+        "decoder": {
+            "layer_0": {"feed_forward": {"up": (3, 6, 4), "router": (6, 3)}},
+            "layers": {"feed_forward": {"down": (2, 3, 4, 6)}},
+        },
+    }
     draw = lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
     leaf = lambda x: isinstance(x, tuple)  # noqa: E731
     params, gradients = (jax.tree.map(draw, shapes, is_leaf=leaf) for _ in range(2))
     optimizer = make_optimizer(config, schedule(config, 5))
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
-    x = np.asarray(gradients["up"]["kernel"], np.float64).T
-    x /= np.linalg.norm(x)
-    for _ in range(5):
-        square = x @ x.T
-        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    assert np.abs(np.linalg.svd(x)[1] - 1).max() < 0.35
-    want = -0.1 * (0.2 * 6**0.5 * x.T + 0.3 * np.asarray(params["up"]["kernel"]))
-    np.testing.assert_allclose(updates["up"]["kernel"], want, atol=1e-5)
-    for path in (("up", "bias"), ("embedding", "embedding")):
-        update, gradient = (tree[path[0]][path[1]] for tree in (updates, gradients))
+    updates, gradients, params = (
+        flatten_dict(jax.tree.map(np.asarray, tree), sep="/")
+        for tree in (updates, gradients, params)
+    )
+    experts = "decoder/layer_0/feed_forward/up", "decoder/layers/feed_forward/down"
+    for path in ("up/kernel", *experts):
+        matrices = zip(
+            *(tree[path].reshape(-1, *tree[path].shape[-2:]) for tree in (updates, gradients)),
+            strict=True,
+        )
+        decay = 0.3 * (params[path] if path == "up/kernel" else 0.0 * params[path])
+        decays = decay.reshape(-1, *decay.shape[-2:])
+        for (update, gradient), decayed in zip(matrices, decays, strict=True):
+            x = np.asarray(gradient, np.float64)
+            x = x.T if len(x) > len(x.T) else x
+            x /= np.linalg.norm(x)
+            for _ in range(5):
+                square = x @ x.T
+                x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+            assert np.abs(np.linalg.svd(x)[1] - 1).max() < 0.35
+            x = x if x.shape == update.shape else x.T
+            np.testing.assert_allclose(update, -0.1 * (0.2 * 6**0.5 * x + decayed), atol=1e-5)
+    for path in ("up/bias", "embedding/embedding", "decoder/layer_0/feed_forward/router"):
+        update, gradient = updates[path], gradients[path]
         # The first step of Adam with Nesterov's momentum (Dozat 2016): b1 / (1 + b1) beyond 1.
         np.testing.assert_allclose(update, -0.1 * (1 + 0.9 / 1.9) * jnp.sign(gradient), atol=1e-5)
 

@@ -35,14 +35,14 @@ def curves(length: int = 100, width: int = 32, seed: int = 0) -> dict[str, Float
         1,
         causal=True,
     )  # fmt: skip
-    found["attention"] = _norms(attention, attention.init(jax.random.key(1), x), x)
+    found["attention"] = _norms(attention, jax.jit(attention.init)(jax.random.key(1), x), x)
     return found
 
 
 def _recurrent(cell: str, forget_bias: float, gain: float, x) -> tuple[nn.Module, dict]:
     width = x.shape[-1]
     net = RecurrentStack(RecurrentConfig(cell=cell, width=width, forget_bias=forget_bias), width)
-    variables = net.init(jax.random.key(1), x)
+    variables = jax.jit(net.init)(jax.random.key(1), x)
     own = variables["params"]["layer_0"]["forward"]
     own["recurrent_kernel"] = gain * own["recurrent_kernel"]
     # Small inputs: tanh is near linear, so that the gain decides.

@@ -1,6 +1,7 @@
 """What each kind of positions can and cannot do, measured on the layers themselves."""
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -73,7 +74,7 @@ def settings(kind: str, width: int, head_dim: int) -> StackConfig:
 def traces(config: StackConfig, first: int, length: int) -> Float[np.ndarray, "s d"]:
     """What `length` positions from the first on leave: their vectors, else the weights [S, N] that
     the last of them gives to each."""
-    keys = first + jnp.arange(length)
+    keys = first + np.arange(length)
     if config.positions in ADDED:
         return np.asarray(_draw_and_apply(PositionVectors(config), keys)[0])
     _, captured = _draw_and_apply(Scores(config), Places(keys[-1:], keys))
@@ -82,7 +83,7 @@ def traces(config: StackConfig, first: int, length: int) -> Float[np.ndarray, "s
 
 def parameters(config: StackConfig) -> int:
     """Numbers in the parameters of one attention layer and of the vectors."""
-    keys = jnp.arange(2)
+    keys = np.arange(2)
     trees = _shapes(Scores(config), Places(keys[-1:], keys)), _shapes(PositionVectors(config), keys)
     return sum(leaf.size for leaf in jax.tree.leaves(trees))
 
@@ -94,9 +95,9 @@ def _shapes(module, inputs):
 def _draw_and_apply(module, inputs):
     """With random parameters: drawn by numpy, which compiles nothing."""
     rng = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(rng.normal(0, WIDTH**-0.5, leaf.shape), jnp.float32)  # noqa: E731
+    draw = lambda leaf: np.float32(rng.normal(0, WIDTH**-0.5, leaf.shape))  # noqa: E731
     params = jax.tree.map(draw, _shapes(module, inputs))
-    return module.apply({"params": params}, inputs, mutable="intermediates")
+    return jax.jit(partial(module.apply, mutable="intermediates"))({"params": params}, inputs)
 
 
 def distinct(rows: Shaped[np.ndarray, "n d"]) -> bool:

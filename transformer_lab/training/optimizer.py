@@ -19,6 +19,7 @@ OPTIMIZERS = ("adam", "sgd", "adafactor", "lion", "muon")
 Schedule = Callable[[Any], Any]
 
 LAYER = re.compile(r"(.*?)layer_(\d+)/")
+EXPERTS = re.compile(r"(^|/)feed_forward/(up|gate|down)$")  # one matrix an expert, all in one array
 # A model's input, under all layers.
 BELOW = re.compile(r"(\w*embedding(_in|_norm)?|\w*positions)/|\w+_token$")
 
@@ -73,12 +74,18 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
     """Orthogonalised momentum for kernels (Jordan 2024), Nesterov's Adam for all else; both have
-    the RMS of Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them."""
+    the RMS of Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them.
+
+    Where one array holds the kernels of many layers or experts, each is orthogonalised by itself.
+    """
 
     def kernels(params):
         def dimensions(key_path, x):
-            path = path_of(key_path)
-            matrix = x.ndim - (f"/{LAYERS}/" in path) == 2 and PART.sub("", path).endswith("kernel")
+            path = PART.sub("", path_of(key_path))
+            experts = EXPERTS.search(path) is not None
+            matrix = x.ndim - (f"/{LAYERS}/" in path) - experts == 2 and (
+                experts or path.endswith("kernel")
+            )
             return optax.contrib.MuonDimensionNumbers(x.ndim - 2, x.ndim - 1) if matrix else None
 
         return jax.tree_util.tree_map_with_path(dimensions, params)
