@@ -46,10 +46,10 @@ PLANS = {
     "windows": lambda seed: WINDOWS.plan(64, seed),
     "drawings": lambda seed: draw_plan(10, 4, seed),
     "images": lambda seed: train_plan(IMAGES, 4, seed),
-    "shards": lambda seed: ShardPlan(PAIRS, 99, 3, 200, 2, seed),
-    "mixed shards": lambda seed: ShardPlan(PAIRS, 99, 3, 200, 2, seed, RATES),
-    "stream of shards": lambda seed: StreamShardPlan(STORIES, 8, 3, seed, True),
-    "packed shards": lambda seed: PackedShardPlan(STORIES, 8, 3, seed, True),
+    "shards": lambda seed: ShardPlan(PAIRS, 99, 2, 1000, 2, seed),
+    "mixed shards": lambda seed: ShardPlan(PAIRS, 99, 2, 1000, 2, seed, RATES),
+    "stream of shards": lambda seed: StreamShardPlan(STORIES, 8, 8, seed, True),
+    "packed shards": lambda seed: PackedShardPlan(STORIES, 8, 8, seed, True),
 }
 
 

@@ -332,7 +332,7 @@ def test_the_rows_of_one_process_are_those_of_the_whole_batch(prepared, stories)
             (PackedShardPlan(documents, 16, 6, 0, prefix), packed, {"tokens", "targets"}),
         ]
     for plan, load, tokens in loads:
-        for step in range(len(plan)):
+        for step in range(6):
             bucket, ids = plan[step]
             needed = np.arange(len(ids)) % 3 == step % 3
             whole_, part = (load(ids, plan.shapes[bucket], n) for n in (None, needed))

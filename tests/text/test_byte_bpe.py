@@ -9,22 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from transformer_lab.errors import LabError
-from transformer_lab.text import TokenizerConfig, load, load_dir, save_dir, train
+from transformer_lab.text import TokenizerConfig, load, train
 
 FAMILY = "👨\u200d👩\u200d👧\u200d👦"
 TEXTS = ["the cat sat on the mat, the cat", " the end </s>\n", "naïve café"] * 3
-HARD = {
-    "question": "y is ?",
-    "crlf": "a\r\nb\r\n",
-    "nul": "a\0b\0",
-    "byte order mark": "\ufeffhello",
-    "joined emoji": f"a {FAMILY}!",
-    "lone combining mark": "\u0301",
-    "empty": "",
-    "empty line": "a\n\n b",
-    "spaces at the ends": "  a  b   ",
-    "special tokens": "<pad></s><s><unk><|endoftext|> </s>",
-}
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +55,6 @@ def as_json(**values):
     return json.dumps(values).encode()
 
 
-@pytest.mark.parametrize("text", HARD.values(), ids=HARD.keys())
-def test_case_54_byte_level_bpe_decodes_what_it_encoded(trained, text):
-    for tokenizer in (trained, load(gpt2(trained))):
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == text
-        assert tokenizer.encode_batch([text, "x"]) == [ids, tokenizer.encode("x")]
-
-
 @settings(max_examples=150, deadline=None)
 @given(text=st.text())
 def test_case_54_random_unicode_returns_and_no_special_token_is_in_it(trained, text):
@@ -96,19 +76,14 @@ def test_training_merges_frequent_pairs_after_specials_and_bytes(trained):
     assert [few.piece(i) for i in range(260, few.vocab_size)] == ["ab", "Ġab"]
 
 
-def test_training_again_gives_the_same_files_and_they_load(trained):
-    again = train(trained.config, reversed(TEXTS))
-    assert again.fingerprint() == trained.fingerprint()
-    loaded = load(trained.to_files())
-    assert loaded.encode("the mat") == trained.encode("the mat")
-    assert loaded.fingerprint() == trained.fingerprint()
+def test_damaged_files_are_refused(trained):
     damaged = trained.to_files()["byte_bpe.json"]
     for content, words in [(b"{", "cannot be read"), (damaged.replace(b"<s>", b"<x>"), "begin")]:
         with pytest.raises(LabError, match=rf"byte_bpe\.json.* {words}"):
             load({**trained.to_files(), "byte_bpe.json": content})
 
 
-def test_a_foreign_file_keeps_its_ids_and_survives_a_checkpoint(trained, tmp_path):
+def test_a_foreign_file_keeps_its_ids(trained):
     tokenizer = load(gpt2(trained))
     assert (tokenizer.vocab_size, tokenizer.config.vocab_size) == (277, 277)
     assert tokenizer.encode("the cat the mat") == [i - 4 for i in trained.encode("the cat the mat")]
@@ -116,16 +91,12 @@ def test_a_foreign_file_keeps_its_ids_and_survives_a_checkpoint(trained, tmp_pat
     assert end == tokenizer.pad_id == tokenizer.bos_id == tokenizer.unk_id == 276
     assert tokenizer.piece(end) == "<|endoftext|>"
     assert end not in tokenizer.encode("a<|endoftext|>b")
-    save_dir(tokenizer, tmp_path)
-    again = load_dir(tmp_path)
-    assert again.fingerprint() == tokenizer.fingerprint() and again.eos_id == end
-    assert again.encode("the cat") == tokenizer.encode("the cat")
 
 
 def test_the_older_files_of_gpt2_give_the_same_ids(trained):
     old = older(trained)
     new, tokenizer = load(gpt2(trained)), load(old)
-    for text in HARD.values():
+    for text in ("the cat", "y is ?", "a\r\n\n b  ", f"\0{FAMILY}!", "<pad></s><|endoftext|> </s>"):
         assert tokenizer.encode(text) == new.encode(text)
         assert tokenizer.decode(new.encode(text)) == text
     assert load(tokenizer.to_files()).encode("the cat") == new.encode("the cat")

@@ -9,7 +9,7 @@ import tokenizers
 
 from transformer_lab import text
 from transformer_lab.errors import LabError
-from transformer_lab.text import HfTokenizer, MarianTokenizer, T5Tokenizer, TokenizerConfig, load
+from transformer_lab.text import HfTokenizer, MarianTokenizer, T5Tokenizer, load
 
 ENGLISH = ["the cat sat on the mat", "a cat and a dog"] * 4
 FRENCH = ["le chat est sur le tapis", "un chat et un chien"] * 4
@@ -72,9 +72,7 @@ def test_marians_ids_come_from_the_vocabulary_and_pieces_from_the_source_model(
     pieces = library(files["source.spm"]).encode("the dog sat", out_type=str)
     assert marian.encode("the dog sat") == [vocab[piece] for piece in pieces]
     assert [marian.piece(i) for i in marian.encode("the dog sat")] == pieces
-    some = ["the dog sat", "", "a"]
-    assert marian.encode_batch(some) == [marian.encode(words) for words in some]
-    assert marian.encode_batch([]) == []
+    assert {name: marian.to_files()[name] for name in files} == files
     # A known language code in front is one token.
     assert marian.encode(">>fr<< the cat") == [vocab[">>fr<<"], *marian.encode("the cat")]
     assert vocab[">>fr<<"] not in marian.encode("the >>fr<< cat")
@@ -95,26 +93,6 @@ def test_special_pieces_in_a_text_end_no_sequence():
     spm = model(["xyz zyx"] * 3)
     tokenizer = load(of_marian(spm, spm, {"</s>": 0, "<unk>": 1, "▁": 2, "<pad>": 3}))
     assert tokenizer.encode("</s>") == tokenizer.encode("<pad>") == [2, 1]
-
-
-@pytest.mark.parametrize(
-    "words", ["", "\0", "a\ud800", "👨\u200d👩", "\r\n", "\ufeff", ">><<", "\u0301"]
-)
-def test_no_text_crashes(marian, words):
-    ids = marian.encode(words)
-    assert not {marian.eos_id, marian.pad_id}.intersection(ids)
-    assert all(0 <= i < marian.vocab_size for i in ids)
-
-
-def test_a_directory_and_its_copy_are_the_same_tokenizer(files, marian, tmp_path):
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    original = text.load_dir(tmp_path)
-    text.save_dir(original, tmp_path / "copy")
-    copy = text.load_dir(tmp_path / "copy")
-    assert copy.fingerprint() == original.fingerprint() == marian.fingerprint()
-    assert copy.encode_batch(ENGLISH) == marian.encode_batch(ENGLISH)
-    assert {n: copy.to_files()[n] for n in files} == files
 
 
 @pytest.mark.parametrize(
@@ -156,8 +134,6 @@ def test_ids_are_the_models_and_sentinels_count_down_from_the_end(t5_files):
     assert tokenizer.piece(tokenizer.vocab_size - 3) == "<extra_id_2>"
     ids = [0, tokenizer.sentinels[0], *reference.encode("the cat"), tokenizer.sentinels[1], 1, 9]
     assert tokenizer.decode(ids) == "<extra_id_0> the cat <extra_id_1>"
-    again = text.load(tokenizer.to_files())
-    assert again.fingerprint() == tokenizer.fingerprint() and again.sentinels == tokenizer.sentinels
 
 
 def test_the_settings_beside_it_say_how_many_sentinels(t5_files):
@@ -189,24 +165,3 @@ def test_a_tokenizer_json_of_t5_or_bart_says_what_starts_a_text_and_a_decoder():
     found.post_processor = template
     start = text.load(files | {"tokenizer.json": found.to_str().encode()}).start_ids
     assert start == (0,)
-
-
-@pytest.mark.parametrize(
-    "kind", ["bpe", "unigram", "byte_bpe", "plain_bpe", "word", "byte", "char"]
-)
-def test_extra_ids_of_our_own_tokenizers_stand_after_their_pieces(kind):
-    size = 300
-    plain = text.train(TokenizerConfig(kind=kind, vocab_size=size), LINES)
-    config = TokenizerConfig(kind=kind, vocab_size=size, extra_ids=4)
-    tokenizer = text.train(config, LINES)
-    assert tokenizer.vocab_size == plain.vocab_size + 4
-    assert tokenizer.sentinels == [plain.vocab_size + i for i in (3, 2, 1, 0)]
-    assert set(tokenizer.sentinels) <= tokenizer.special_ids
-    for line in [*LINES, "<extra_id_0>"]:
-        assert tokenizer.encode(line) == plain.encode(line)
-    ids = [*tokenizer.encode("the cat"), tokenizer.sentinels[2]]
-    assert tokenizer.decode(ids) == f"{plain.decode(ids[:-1])} <extra_id_2>"
-    again = text.load(tokenizer.to_files())
-    assert again.sentinels == tokenizer.sentinels
-    with pytest.raises(LabError, match="extra_ids = -1"):
-        TokenizerConfig(kind=kind, vocab_size=size, extra_ids=-1)

@@ -11,7 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from tests.text.test_byte_bpe import gpt2
 from transformer_lab.errors import LabError
-from transformer_lab.text import TokenizerConfig, load, load_dir, save_dir, train
+from transformer_lab.text import TokenizerConfig, load, train
 
 TEXTS = ["The cat sat on the mat, the cat", "unaffable affable naïve Café!", "a b c 中文 x-y"] * 3
 # The places of BERT's files: other ids than ours, and unused ones between.
@@ -90,15 +90,6 @@ def test_trained_special_ids_are_the_houses(trained):
     assert pieces(tokenizer, "[MASK][CLS]") == ["[", "mask", "]", "[", "cls", "]"]
 
 
-def test_training_again_gives_the_same_files_whatever_the_order(trained):
-    # The library alone numbers the pieces another way each time.
-    for texts in (TEXTS, reversed(TEXTS)):
-        assert train(trained.config, texts).to_files() == trained.to_files()
-    loaded = load(trained.to_files())
-    assert loaded.config == trained.config and loaded.fingerprint() == trained.fingerprint()
-    assert loaded.encode_batch(TEXTS) == [trained.encode(text) for text in TEXTS]
-
-
 def test_training_merges_the_most_frequent_after_specials_and_characters(trained):
     every = [trained.piece(i) for i in range(trained.vocab_size)]
     assert len(set(every)) == len(every) <= 80
@@ -111,16 +102,13 @@ def test_training_merges_the_most_frequent_after_specials_and_characters(trained
     assert not cased.config.lowercase and cased.decode(cased.encode("The Café")) == "The Café"
 
 
-def test_berts_files_keep_their_ids_and_survive_a_checkpoint(tmp_path):
+def test_berts_files_keep_their_ids():
     files = bert("the", "cat", "##s", do_lower_case=True)
     tokenizer = load(files)
     ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
     assert ids == (0, 2, 3, 4) and tokenizer.mask_id == 5 and tokenizer.vocab_size == 9
     assert tokenizer.encode("The cats.") == [6, 7, 8, 2]
-    save_dir(tokenizer, tmp_path)
-    again = load_dir(tmp_path)
-    assert again.fingerprint() == tokenizer.fingerprint() and again.special_ids == {0, 2, 3, 4, 5}
-    assert again.encode("The cats.") == [6, 7, 8, 2]
+    assert tokenizer.special_ids == {0, 2, 3, 4, 5}
     names = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "pad_token": "<pad>"}
     other = load(bert("<s>", "</s>", "<pad>", "<mask>", "a", mask_token="<mask>", **names))
     assert (other.bos_id, other.eos_id, other.pad_id, other.mask_id) == (6, 7, 8, 9)
@@ -225,21 +213,6 @@ def test_words_one_by_one_are_the_pieces_of_the_text(trained, words):
     found = trained.encode_words(words)
     assert len(found) == len(words)
     assert list(chain.from_iterable(found)) == trained.encode(" ".join(words))
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["bpe", "unigram", "byte_bpe", "plain_bpe", "char", "word", "byte", "lossless bpe",
-     "lossless unigram"],
-)  # fmt: skip
-def test_words_of_every_kind_are_the_pieces_of_the_text(kind):
-    lossless, kind = kind.startswith("lossless"), kind.split()[-1]
-    config = TokenizerConfig(kind=kind, vocab_size=285, lossless=lossless)
-    tokenizer = train(config, ["the cat sat on the mat", "hello world, a text"] * 4)
-    for words in (["the", "cat", "sat,", "x"], ["cat"], []):
-        found = tokenizer.encode_words(words)
-        assert len(found) == len(words)
-        assert list(chain.from_iterable(found)) == tokenizer.encode(" ".join(words))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ at a time, and records of like lengths from the index of a prepared directory (`
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from grain.experimental import index_shuffle
@@ -22,9 +22,17 @@ from transformer_lab.errors import LabError
 def permuted(indices: Int[np.ndarray, "n"], count: int, *key: int) -> Int64[np.ndarray, "n"]:
     """Where a permutation of 0 to count - 1 puts each index; the key's numbers choose it."""
     seed = int(np.random.SeedSequence(key).generate_state(1)[0])
-    last = int(count) - 1
-    found = (index_shuffle(i, max_index=last, seed=seed, rounds=4) for i in indices.tolist())
+    moved = _moved_of_few if count <= 4096 else _moved
+    found = (moved(i, int(count) - 1, seed) for i in indices.tolist())
     return np.fromiter(found, np.int64, len(indices))
+
+
+def _moved(index: int, last: int, seed: int) -> int:
+    return index_shuffle(index, max_index=last, seed=seed, rounds=4)
+
+
+# The fewer the indices, the longer each takes, up to milliseconds; some are asked for again.
+_moved_of_few = lru_cache(maxsize=2**16)(_moved)
 
 
 class Members:

@@ -1,7 +1,8 @@
-"""Batches of records out of prepared shards; of several processes, each reads its own rows alone.
+"""Training rows of documents, in memory or in prepared shards, and of other records in shards.
 
-`needed`, bool [rows] or None for all, says which rows get their tokens. The masks are right in all
-rows, since they come from the index.
+A loader of shards may be told `needed`, bool [rows], None for all: which rows get their tokens.
+So each of several processes reads its own rows alone; the masks, which come from the index, are
+right in all rows.
 """
 
 from collections.abc import Callable

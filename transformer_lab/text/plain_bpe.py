@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import (
     EMPTY,
+    REPLACEMENT,
     SPECIAL_PIECES,
     SymbolTokenizer,
     Tokenizer,
@@ -25,7 +26,6 @@ from transformer_lab.text.tokenizer import (
 
 MODEL = "plain_bpe.json"
 SPECIALS = len(SPECIAL_PIECES)
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 END = " "  # the end of a word, inside: no word holds white space, but it may well hold "</w>"
 
 Pair = tuple[str, str]
@@ -139,8 +139,6 @@ class PlainBpeTokenizer(SymbolTokenizer):
         except (KeyError, TypeError, ValueError):
             raise LabError(f"{MODEL} must hold a list of symbols and one of merges") from None
         known = set(symbols)
-        if len(known) != len(symbols):
-            raise LabError(f"{MODEL} holds a symbol twice")
         if wrong := [p for p in merges if not {*p, "".join(p)} <= known]:
             raise LabError(f"{MODEL} merges {wrong[0]}, which is not among its symbols")
         return cls(config, symbols, merges)

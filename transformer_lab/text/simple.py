@@ -9,6 +9,7 @@ from functools import cache
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import (
     EMPTY,
+    REPLACEMENT,
     SPECIAL_PIECES,
     SymbolTokenizer,
     Tokenizer,
@@ -23,7 +24,6 @@ from transformer_lab.text.tokenizer import (
 SYMBOLS = "symbols.json"
 SPECIALS = len(SPECIAL_PIECES)
 WORD = re.compile(r"\w+|[^\w\s]")
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class _CountedTokenizer(SymbolTokenizer):
@@ -54,8 +54,6 @@ class _CountedTokenizer(SymbolTokenizer):
         symbols = read_json(files, SYMBOLS)
         if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
             raise LabError(f"the tokenizer's file {SYMBOLS} must hold a list of strings")
-        if len(set(symbols)) != len(symbols):
-            raise LabError(f"the tokenizer's file {SYMBOLS} holds a symbol twice")
         return cls(config, symbols)
 
     @staticmethod

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import SupportsIndex
 
-from transformer_lab.text.tokenizer import Tokenizer
+from transformer_lab.text.tokenizer import REPLACEMENT, Tokenizer
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 UNFINISHED = 3  # bytes at most of a character that is not whole yet, each one U+FFFD or less
 KEPT = 16  # tokens before the next one: enough that bytes are split into characters as before
 

@@ -14,6 +14,7 @@ from transformer_lab.errors import LabError, nearest
 HEADER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"  # beside it, in directories of other libraries
 SPECIAL_PIECES = ("<pad>", "</s>", "<s>", "<unk>")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what stands for text that cannot be given back
 KINDS: dict[str, type["Tokenizer"]] = {}
 
 Offsets = tuple[list[int], list[tuple[int, int]]]  # ids, and [start, end) of each in the text
@@ -246,6 +247,8 @@ class SymbolTokenizer(Tokenizer):
         super().__init__(config, len(SPECIAL_PIECES) + len(symbols))
         self._symbols = [*SPECIAL_PIECES, *symbols]  # by id
         self._ids = {s: i for i, s in enumerate(self._symbols) if i >= len(SPECIAL_PIECES)}
+        if len(self._ids) < len(symbols):
+            raise LabError(f"the tokenizer's file {self.file_names[0]} holds a symbol twice")
 
     def _piece(self, token: int) -> str:
         return self._symbols[token]

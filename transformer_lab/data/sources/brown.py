@@ -71,18 +71,14 @@ def _document(file: Path, genre: str) -> BrownDocument:
         if not sentence:
             fresh = True
             continue
-        before, headline = headline, _is_headline(sentence)
+        # A headline's words are all tagged as such; its quotation marks are not.
+        tags = [tag for _, tag in sentence if tag[0].isalpha()]
+        before, headline = headline, bool(tags) and all(tag.endswith("-hl") for tag in tags)
         if fresh or (before and not headline):  # text often follows its headline at once
             paragraphs.append(len(sentences))
         sentences.append(sentence)
         fresh = False
     return BrownDocument(file.name, genre, sentences, tuple(paragraphs))
-
-
-def _is_headline(sentence: Sentence) -> bool:
-    """Whether all words are tagged as a headline's; its quotation marks are not."""
-    tags = [tag for _, tag in sentence if tag[0].isalpha()]
-    return bool(tags) and all(tag.endswith("-hl") for tag in tags)
 
 
 def text(document: BrownDocument) -> str:
