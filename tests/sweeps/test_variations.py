@@ -1,5 +1,6 @@
 """Combinators, and experiment files read as lists of runs."""
 
+import functools
 import json
 import sys
 
@@ -9,6 +10,7 @@ from tests.entry import ROOT, command
 from transformer_lab import cli
 from transformer_lab.commands import train
 from transformer_lab.errors import LabError
+from transformer_lab.sweeps import experiment
 from transformer_lab.sweeps.cluster import submit
 from transformer_lab.sweeps.experiment import Experiment, load, runs_of
 from transformer_lab.sweeps.runner import write_plan
@@ -157,9 +159,18 @@ def test_an_ablation_takes_one_file_of_at_most_20_lines():
     assert len(runs) == 15 and len({run.row for run in runs}) == 5
 
 
+@pytest.fixture(scope="module")
+def read_once():
+    """Some config files count the parameters of models; both scales share what they found."""
+    with pytest.MonkeyPatch.context() as patch:
+        read = functools.cache(experiment._load_config)
+        patch.setattr(experiment, "_load_config", read)
+        yield
+
+
 @pytest.mark.parametrize("path", sorted(str(p) for p in (ROOT / "experiments").glob("*.py")))
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
-def test_every_experiment_is_a_list_of_possible_runs(path, scale):
+def test_every_experiment_is_a_list_of_possible_runs(path, scale, read_once):
     assert len(runs_of(load(path, scale), init_from="hf:DIR")) >= 2
 
 
