@@ -42,7 +42,7 @@ FILE = "configs/long_range.py"
 EQUAL = "steps"  # or "time": as long as attention trains, by the config's COST
 SOURCES = {"cpu": ("induction_heads", "mqar", "selective_copying")}
 SEEDS = 3
-RATES = (4e-3, 1e-2)  # the better one on the validation split of seed 0 is taken
+RATES = (4e-3, 1e-2, 2.5e-2)  # tried on seed 0 in this order, while they make it better
 LENGTHS = (64, 128, 256)  # beyond those of training; each source has some of them
 MODELS = (
     "attention", "lstm", "linear", "rwkv", "mamba2", "s4d", "hybrid", "mamba", "retention", "gated",
@@ -80,9 +80,9 @@ def get_experiment(scale: str) -> Experiment:
 
 
 def measure(settings: dict[str, Any]) -> dict[str, float]:
-    """The test scores of a model that was trained with a seed, at the better of the rates."""
+    """The test scores of a model that was trained with a seed, at the best of the rates."""
     trial = trial_of(settings["model"], settings["source"])
-    rate = max(RATES, key=lambda rate: trial.trained(0, rate).validation)
+    rate = trial.best_rate()
     run = trial.trained(settings["seed"], rate)
     found = {name: float(value) for name, value in trial.evaluate(run.params, "test").items()}
     found |= trial.task(0).score(run.params, "test", dict, True).values
@@ -168,6 +168,16 @@ class Trial:
         sums = [self.metrics(params, batch) for batch in self.task(0).eval_batches(split)]
         pairs = jax.tree.map(lambda *some: np.sum(some, dtype=np.float64), *sums)
         return {name: total / weight for name, (total, weight) in pairs.items()}
+
+    def best_rate(self) -> float:
+        """The rate at which seed 0 has the best accuracy on its validation split."""
+        best = RATES[0]
+        for rate in RATES[1:]:
+            reached = self.trained(0, best).validation
+            if reached == 1 or self.trained(0, rate).validation <= reached:
+                break
+            best = rate
+        return best
 
     def trained(self, seed: int, rate: float) -> Trained:
         """The run of a seed at a rate, trained once."""
