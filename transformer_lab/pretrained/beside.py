@@ -7,6 +7,7 @@ from typing import Any
 
 from transformer_lab import text
 from transformer_lab.errors import LabError, read_json
+from transformer_lab.ops.spectrograms import HOP, RATE, WINDOW
 from transformer_lab.pretrained import Pretrained, export, model_type_of
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL, SpecialIds
 from transformer_lab.pretrained.hub import PIXELS
@@ -120,6 +121,23 @@ def pixel_files(task: Any) -> dict[str, bytes]:
     return {PIXELS: json.dumps(settings, indent=1).encode()}
 
 
+def sound_files(config: Any) -> dict[str, bytes]:
+    """How the windows of a model of audio are made."""
+    if not hasattr(config, "bins"):
+        return {}
+    settings = {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "processor_class": "WhisperProcessor",
+        "feature_size": config.bins,
+        "sampling_rate": RATE,
+        "n_fft": WINDOW,
+        "hop_length": HOP,
+        "chunk_length": config.frames * HOP // RATE,
+        "padding_value": 0.0,
+    }
+    return {PIXELS: json.dumps(settings, indent=1).encode()}
+
+
 def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type: str = "") -> str:
     """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
 
@@ -129,7 +147,7 @@ def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type
     """
     tok = getattr(task, "tokenizer", None)
     of_tokenizer = tokenizer_files(tok) if tok else {}
-    files = pixel_files(task) | of_tokenizer
+    files = pixel_files(task) | sound_files(task.model_config) | of_tokenizer
     if taken := [name for name in files if (Path(target) / name).exists()]:
         raise LabError(f"{target}: holds {taken[0]} already; choose another directory")
     special = SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id) if tok else NO_IDS

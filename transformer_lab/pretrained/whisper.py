@@ -12,8 +12,13 @@ TABLE, HEAD = "model.decoder.embed_tokens.weight", "proj_out.weight"
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
+    width, heads = found["width"], found["decoder_heads"]
+    if width % heads:
+        raise settings.error(
+            "decoder_attention_heads", f"d_model = {width} is not a multiple of it"
+        )
     return {
-        "decoder_head_dim": found["width"] // found["decoder_heads"],
+        "decoder_head_dim": width // heads,
         "frames": 2 * settings.integer("max_source_positions", 1500),
     }
 

@@ -189,10 +189,10 @@ class Transcription(Task):
         )
 
     def decode_settings(self, rows: int = 0) -> DecodeConfig:
-        """As of any task; times are tokens without a piece, which may come all the same."""
+        """As of any task; times are tokens without a piece, which may come if they are wanted."""
         settings = super().decode_settings(rows)
         times = self.marks.no_times
-        if times is None:
+        if times is None or not self.sections["speech"].times:
             return settings
         banned = tuple(token for token in settings.banned_tokens if token <= times)
         return replace(settings, banned_tokens=banned)
