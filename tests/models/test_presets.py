@@ -37,6 +37,8 @@ EXACT = {  # of the released weights
     "swin_t": 28_288_354,
     "swin_s": 49_606_258,
     "swin_b": 87_768_224,
+    # What trains in the paper's runs, and the net's stem, first stage and norms, which do not.
+    "detr_r50": 41_302_368 + 9_408 + 212_992 + 53_120,
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
     "t5_small": 60_506_624,

@@ -3,15 +3,12 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.meshed import assert_same_on_a_mesh
 from transformer_lab.errors import LabError
-from transformer_lab.models import rules_of
 from transformer_lab.models.swin import SwinConfig, _distances, _regions, build, training_flops
-from transformer_lab.training.config import MeshConfig
-from transformer_lab.training.mesh import batch_sharding, make_mesh, shardings
 
 TINY = SwinConfig(
     image_size=(16, 12), patch_size=(2, 2), channels=1, width=8, stages=(2, 1), stage_heads=(2, 4),
@@ -62,24 +59,7 @@ def test_a_bias_is_that_of_the_distance_from_the_query_to_the_key():
 
 
 def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(params):
-    """Rows over data and fsdp, kernels over fsdp and tensor."""
-    found = []
-    for sizes in ({"data": 1}, {"data": 2, "fsdp": 2, "tensor": 2}):
-        mesh = make_mesh(MeshConfig(**sizes), int(np.prod([*sizes.values()])))
-        laid, rows = shardings(params, mesh, "", rules_of(TINY)), batch_sharding(mesh)
-
-        def loss(params, images, mesh=mesh):
-            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                out = build(TINY).apply({"params": params}, images, jax.random.key(3))
-            return jnp.square(out["logits"]).sum()
-
-        step = jax.jit(jax.value_and_grad(loss), in_shardings=(laid, rows))
-        placed = jax.device_put(params, laid), jax.device_put(IMAGES, rows)
-        found.append(jax.device_get(step(*placed)))
-    one, other = map(jax.tree.leaves, found)
-    least = 1e-2 * max(np.abs(x).max() for x in one)  # what is far smaller may be rounding alone
-    for x, y in zip(one, other, strict=True):
-        np.testing.assert_allclose(y, x, atol=1e-5 * max(np.abs(x).max(), least))
+    assert_same_on_a_mesh(build(TINY), TINY, params, IMAGES)
 
 
 def test_images_are_alone_and_evaluation_has_no_chance(params):

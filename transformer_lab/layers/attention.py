@@ -40,11 +40,15 @@ class Attention(nn.Module):
             self.position_bias = self.param("position_bias", nn.initializers.zeros, shape)
 
     def keys_and_values(
-        self, x: Float[Array, "b s d"], positions: Int[Array, "s"] | None = None
+        self,
+        x: Float[Array, "b s d"],
+        positions: Int[Array, "s"] | None = None,
+        added: Float[Array, "#b s d"] | None = None,
     ) -> KeyValue:
-        """The projections that a cache holds, head-major; keys turned to their positions."""
+        """The projections that a cache holds, head-major; keys turned to their positions, and made
+        of x and what is `added` to it, which values do not hold (Carion 2020, section A.3)."""
         heads = self.config.key_value_heads
-        key = self._turn(self._split(self.key(x), heads), positions)
+        key = self._turn(self._split(self.key(x if added is None else x + added), heads), positions)
         return key, self._split(self.value(x), heads)
 
     def __call__(

@@ -33,6 +33,7 @@ class CNNConfig:
     block: str = "basic"
     stages: tuple[int, ...] = (2, 2, 2, 2)  # blocks; each stage halves the image but the first
     width: int = 64  # channels of the first stage; each doubles them
+    stem_width: int = 0  # channels before the first stage; 0: width
     # 7x7 in steps of 2, then pooling; small: 3x3 (He 2016, section 4.2); deep: 3x3 in a step of 2,
     # 3x3, 3x3 and average pooling (Radford 2021, section 2.4, after He 2019)
     stem: str = "large"
@@ -53,6 +54,8 @@ class CNNConfig:
         fractions(self, "model", "momentum", "norm_epsilon")
         sizes = (*self.stages, *self.image_size, self.width, self.channels, self.classes)
         sizes += (self.pool_heads, self.pool_width)
+        if self.stem_width < 0:
+            raise LabError(f"model.stem_width = {self.stem_width} must be 0 or more")
         if min(sizes) < 1 or not self.stages or len(self.image_size) != 2:
             raise LabError(
                 "model.stages, width, image_size = (height, width), channels, classes, pool_heads "
@@ -164,17 +167,18 @@ class CNN(Model):
         images: Float[Array, "b h w c"],
         dropout_key: Key[Array, ""] | None = None,
         rows: Bool[Array, "b"] | None = None,
-    ) -> dict[str, Float[Array, "b _"]]:
-        """`features` [b d] and, with a head, `logits` [b classes]; a key means training."""
+    ) -> dict[str, Float[Array, "b ..."]]:
+        """`features` [b d] and, with a head, `logits` [b classes]; of residual nets also `map`
+        [b h w c], what they are pooled of. A key means training."""
         cfg = self.config
         if self.is_initializing():  # shapes are the config's, whatever the example
             images = jnp.zeros((1, *cfg.image_size, cfg.channels))
         x = images.astype(jnp.dtype(cfg.dtype))
         if cfg.net == "lenet":
-            features = self._lenet(x)
+            out = {"features": self._lenet(x)}
         else:
-            features = self._resnet(x, dropout_key is not None, rows)
-        out = {"features": features}
+            out = self._resnet(x, dropout_key is not None, rows)
+        features = out["features"]
         if cfg.head == "classes":
             logits = nn.Dense(cfg.classes, dtype=x.dtype, name="classifier")(features)
             out["logits"] = logits.astype(jnp.float32)
@@ -191,11 +195,12 @@ class CNN(Model):
 
     def _resnet(self, x, training, rows):
         cfg = self.config
-        half = cfg.width // 2
+        width = cfg.stem_width or cfg.width
+        half = width // 2
         stem = {
-            "large": {"stem": (cfg.width, 7, 2)},
-            "small": {"stem": (cfg.width, 3, 1)},
-            "deep": {"stem_0": (half, 3, 2), "stem_1": (half, 3, 1), "stem_2": (cfg.width, 3, 1)},
+            "large": {"stem": (width, 7, 2)},
+            "small": {"stem": (width, 3, 1)},
+            "deep": {"stem_0": (half, 3, 2), "stem_1": (half, 3, 1), "stem_2": (width, 3, 1)},
         }[cfg.stem]
         for name, size in stem.items():
             x = nn.relu(ConvNorm(cfg, *size, name=name)(x, training, rows))
@@ -208,9 +213,10 @@ class CNN(Model):
             step = 2 if stage and i == 0 else 1
             block = Residual(cfg, cfg.width * 2**stage, step, name=f"layer_{number}")
             x = block(x, training, rows)
+        features = x.mean(axis=(1, 2))
         if cfg.pooling == "attention":
-            return MeanQueryPool(cfg.pool, name="pool")(x.reshape(len(x), -1, x.shape[-1]))
-        return x.mean(axis=(1, 2))
+            features = MeanQueryPool(cfg.pool, name="pool")(x.reshape(len(x), -1, x.shape[-1]))
+        return {"features": features, "map": x}
 
 
 CONFIG = CNNConfig

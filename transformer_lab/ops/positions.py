@@ -4,11 +4,11 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 
 def sinusoids(
-    positions: Int[Array, "*length"], width: int, *, halves: bool = False, base: float = 10_000.0
+    positions: Num[Array, "*length"], width: int, *, halves: bool = False, base: float = 10_000.0
 ) -> Float[Array, "*length width"]:
     """PE[pos, 2i] = sin(pos / base^(2i/width)), PE[pos, 2i+1] = cos(...) (Vaswani 2017, 3.5).
 

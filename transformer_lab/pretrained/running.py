@@ -182,6 +182,15 @@ def _swin(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     return {names[name]: (value, None) for name, value in out.items()}
 
 
+def _detr(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
+    """The queries' states, the logits of what they found, and where."""
+    images, mask = _images(inputs), inputs.get("pixel_mask")
+    real = None if mask is None else jnp.asarray(mask) != 0
+    out = _applied("detr", config)(params, images, None, None, real)
+    names = {"hidden": "last_hidden_state", "logits": "logits", "boxes": "pred_boxes"}
+    return {theirs: (out[ours], None) for ours, theirs in names.items()}
+
+
 def _two_towers(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     """Vectors of images and of texts, and their logits."""
     (ids, mask), images = _tokens(inputs, config.vocab_size), _images(inputs)
@@ -264,5 +273,6 @@ RUNNERS = {  # by kind of model
     "whisper": _of_both("whisper", "input_features"),
     "vision": Runner(("pixel_values",), _vision),
     "swin": Runner(("pixel_values",), _swin),
+    "detr": Runner(("pixel_values", "pixel_mask"), _detr),
     "two_towers": Runner((*TEXT, "pixel_values"), _two_towers),
 }

@@ -1,9 +1,10 @@
-"""Sizes of image models: Vision Transformers, DeiT, Swin and residual nets."""
+"""Sizes of image models: Vision Transformers, DeiT, Swin, residual nets and DETR."""
 
 from dataclasses import replace
 
 from transformer_lab.layers.block_config import ExpertsConfig
 from transformer_lab.models.cnn import CNNConfig
+from transformer_lab.models.detr import DETRConfig
 from transformer_lab.models.presets.row import Preset, presets
 from transformer_lab.models.swin import SwinConfig
 from transformer_lab.models.vision import VisionConfig
@@ -106,6 +107,9 @@ VISION = {
         "swin", SwinConfig(), ("width", "stages", "stage_heads"), "Liu 2021, table 1", {
             "swin_l": (192, (2, 2, 18, 2), (6, 12, 24, 48), 197e6),
         },
+    ),
+    "detr_r50": Preset(
+        "detr", DETRConfig(), 41.6e6, "Carion 2020, table 1, 41M; count of the released weights"
     ),
     "resnet18": Preset("cnn", CNNConfig(), 11.7e6, "He 2016, table 1; count: torchvision"),
     "resnet50": Preset(
