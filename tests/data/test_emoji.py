@@ -68,9 +68,7 @@ def test_plain_pictures_stand_on_white_and_keep_their_colours():
     assert found.shape == (2, 16, 32, 3) and found.dtype == np.uint8
     assert (found[0, 8, 16] == (200, 100, 50)).all() and (found[0, 0, 0] == 255).all()
     np.testing.assert_allclose(found[1, 8, 16], np.array([100, 50, 25]) + 128, atol=1)
-
-
-def test_enlarged_and_reduced_pictures_keep_their_mean():
+    # Enlarged and reduced pictures keep their mean.
     rng = np.random.default_rng(0)
     pictures = np.full((1, 64, 64, 4), 255, np.uint8)
     pictures[0, 8:56, 8:56, :3] = rng.integers(0, 255, (48, 48, 3))

@@ -81,6 +81,10 @@ def test_case_52_one_document_has_no_random_pair_but_full_sentences(tokenizer):
         PairPlan(sentences, 16, 2)
     rows = list(rows_of(PairPlan(sentences, 16, 2, next_sentence=False), tokenizer))
     assert rows == [(list(range(5, 17)), [], 0)]
+    # Two documents of one sentence make random pairs only.
+    plan = PairPlan(Sentences.from_lists(numbered([4], [3]), SEP), 12, 2)
+    rows = sorted(rows_of(plan, tokenizer))
+    assert rows == [([5, 6, 7, 8], [9, 10, 11], 1), ([9, 10, 11], [5, 6, 7, 8], 1)]
 
 
 def test_case_52_empty_documents_and_blank_lines_leave_no_trace(tokenizer):
@@ -97,12 +101,6 @@ def test_case_52_empty_documents_and_blank_lines_leave_no_trace(tokenizer):
     encoded = Sentences.encode(map(split_sentences, texts), tokenizer)
     assert encoded.documents.tolist() == [0, 2]
     assert encoded.tokens.tolist() == [6, 7, 8, tokenizer.unk_id, SEP]
-
-
-def test_two_documents_of_one_sentence_make_random_pairs_only(tokenizer):
-    plan = PairPlan(Sentences.from_lists(numbered([4], [3]), SEP), 12, 2)
-    rows = sorted(rows_of(plan, tokenizer))
-    assert rows == [([5, 6, 7, 8], [9, 10, 11], 1), ([9, 10, 11], [5, 6, 7, 8], 1)]
 
 
 def test_a_documents_sentences_are_all_used_and_pairs_are_cut_between_sentences(tokenizer):

@@ -85,7 +85,7 @@ def test_a_text_of_n_tokens_scores_n_and_its_end_by_the_distribution_at_each_pla
     np.testing.assert_allclose(model.log_probs(ids), np.log(expected), rtol=1e-12)
 
 
-def test_a_bigram_model_by_hand():
+def test_a_bigram_model_and_the_three_discounts_by_hand():
     documents = [[4, 5], [4, 5], [4, 6]]
     model = train(documents, 2)
     # Bigrams: 2 occur once, 2 twice, so D1 = 1/3 and D2 = 2 - 3 D1 / 2. Tokens: 4, 5 and 6 follow
@@ -93,10 +93,7 @@ def test_a_bigram_model_by_hand():
     assert model.distribution([7])[[0, 1, 5]] == pytest.approx([0.07, 0.27, 0.15])
     assert model.distribution([4])[5] == pytest.approx(0.5 / 3 + (1.5 + 1 / 3) / 3 * 0.15)
     assert model.sizes() == [4, 5]
-
-
-def test_the_three_discounts_by_hand():
-    # n1 = 4 (eos too), n2 = 2, n3 = 2, n4 = 1: Y = 1/2, D2 = 2 - 3/2, D3 = 3 - 2/2.
+    # The three discounts.
     ids = [token for token, count in enumerate([1, 0, 1, 1, 2, 2, 3, 3, 4]) for _ in range(count)]
     prob = NGram.train([ids], 1, 10, BOS, EOS).distribution([])
     given = (4 * 0.5 + 2 * 0.5 + 3 * 2) / 18 / 10
@@ -114,7 +111,8 @@ def test_the_perplexity_of_a_periodic_text_tends_to_1():
 def test_documents_may_lie_in_arrays_or_come_once():
     documents = [[4, 5, 6], [], [5, 5]]
     expected = train(documents, 3).log_probs([4, 5, 5])
-    for rows in (Ragged.from_lists(documents), iter(documents), [np.array(d) for d in documents]):
+    arrays = [np.array(document, np.int64) for document in documents]
+    for rows in (Ragged.from_lists(documents), iter(documents), arrays):
         assert train(rows, 3).log_probs(np.array([4, 5, 5], np.uint8)).tolist() == expected.tolist()
 
 

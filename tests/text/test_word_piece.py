@@ -198,15 +198,6 @@ def test_files_that_cannot_be_used_are_one_line():
             load({"vocab.txt": vocab})
 
 
-def test_continuing_pieces_are_known_and_other_kinds_do_not_tell(trained):
-    every = range(trained.vocab_size)
-    assert [trained.continues(i) for i in every] == [trained.piece(i)[:2] == "##" for i in every]
-    with pytest.raises(LabError, match="outside"):
-        trained.continues(trained.vocab_size)
-    with pytest.raises(LabError, match="a byte tokenizer's pieces do not tell words apart"):
-        train(TokenizerConfig(kind="byte"), []).continues(5)
-
-
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.text(st.characters(exclude_categories=["Z", "Cc"]), min_size=1)))
 def test_words_one_by_one_are_the_pieces_of_the_text(trained, words):
@@ -243,12 +234,19 @@ def test_offsets_of_byte_level_pieces_leave_the_blank_before_a_word_out():
         assert spans == ["the", "cat", " ", "é", "é", " ", "the"]
 
 
-def test_kinds_that_do_not_know_offsets_and_texts_that_shift_are_refused(trained):
+def test_kinds_that_do_not_know_offsets_or_words_and_texts_that_shift_are_refused(trained):
     with pytest.raises(LabError, match="a byte tokenizer does not tell where a token stands"):
         train(TokenizerConfig(kind="byte"), []).encode_with_offsets("a")
     with pytest.raises(LabError, match="without surrogate pairs"):
         trained.encode_with_offsets("\ud83d\ude00 cat")
     assert trained.encode_with_offsets("\ud800 cat")[1] == [(2, 5)]
+    # Nor do all kinds know what continues a word.
+    every = range(trained.vocab_size)
+    assert [trained.continues(i) for i in every] == [trained.piece(i)[:2] == "##" for i in every]
+    with pytest.raises(LabError, match="outside"):
+        trained.continues(trained.vocab_size)
+    with pytest.raises(LabError, match="a byte tokenizer's pieces do not tell words apart"):
+        train(TokenizerConfig(kind="byte"), []).continues(5)
 
 
 def test_robertas_special_tokens_are_found_though_it_has_another_end_token():

@@ -116,10 +116,8 @@ def _in_memory(plan: Plan) -> Content:
                 "out of config.data.tasks"
             )
     rows = {s: {n: rows_of(getattr(one, s)) for n, one in sets.items()} for s in SPLITS}
-    train, report = (
-        rows.pop("train"),
-        sum((Counter(one.report) for one in sets.values()), Counter()),
-    )
+    report = sum((Counter(one.report) for one in sets.values()), Counter())
+    train = rows.pop("train")
     sample = _spaced(list(train.values()), plan.sample)
     if plan.kind == "documents":  # neighbours in the stream are of different places in the source
         order = np.random.default_rng(plan.data.split_seed).permutation(len(train[""]))
@@ -127,10 +125,7 @@ def _in_memory(plan: Plan) -> Content:
     return Content(
         {n: [some[i : i + ROWS] for i in range(0, len(some), ROWS)] for n, some in train.items()},
         [],
-        {
-            split: {name: list(some) for name, some in parts.items()}
-            for split, parts in rows.items()
-        },
+        {s: {name: list(some) for name, some in parts.items()} for s, parts in rows.items()},
         {name: count for name, count in report.items() if name not in SPLITS},
         "; ".join(dict.fromkeys(one.licence for one in sets.values())),
         " ".join(one.fingerprint() for one in sets.values()),

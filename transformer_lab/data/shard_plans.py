@@ -133,9 +133,8 @@ class ShardPlan(CountedPlan):
             if not sizes.sum(axis=1).all():
                 name = shards.parts[int(sizes.sum(axis=1).argmin())]
                 raise LabError(f'no example of the task "{name}" fits: raise batch.max_length')
-            wanted = (
-                sizes.sum() * rates[:, None] * sizes / np.maximum(1, sizes.sum(axis=1))[:, None]
-            )
+            each = np.maximum(1, sizes.sum(axis=1))[:, None]
+            wanted = sizes.sum() * rates[:, None] * sizes / each
             self._drawn = np.where(sizes, np.maximum(np.rint(wanted), 1), 0).astype(np.int64)
             self._counts = counts * (self._drawn / np.maximum(sizes, 1))[parts, self._buckets]
         self._mixed = rates is not None

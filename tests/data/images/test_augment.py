@@ -12,10 +12,6 @@ IMAGE = RNG.integers(1, 256, size=(5, 7, 3), dtype=np.uint8)
 EVERYTHING = AugmentConfig(crop_padding=2, flip=0.5, operations=2, erase=0.5)
 
 
-def test_nothing_is_done_by_default():
-    assert augment(IMAGE, 1, AugmentConfig()) is IMAGE
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_depends_on_its_draw_alone_and_the_original_stays(channels):
     image = IMAGE[..., :channels]
@@ -33,6 +29,8 @@ def test_a_crop_is_a_window_of_the_padded_image_and_each_window_comes():
     windows = {padded[y : y + 5, x : x + 7].tobytes(): (y, x) for y in range(3) for x in range(3)}
     found = [windows[augment(IMAGE, d, AugmentConfig(crop_padding=1)).tobytes()] for d in range(99)]
     assert set(found) == set(windows.values())
+    # Nothing is done by default.
+    assert augment(IMAGE, 1, AugmentConfig()) is IMAGE
 
 
 def test_a_flip_is_left_for_right_as_often_as_asked():

@@ -10,7 +10,7 @@ from transformer_lab.data.images.pixels import blind_bits, sheet, to_levels, to_
 from transformer_lab.errors import LabError
 
 
-def test_levels_are_equal_steps_of_the_means_of_squares():
+def test_levels_are_equal_steps_of_the_means_of_squares_and_read_as_a_text():
     every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     np.testing.assert_array_equal(to_levels(every, 1, 16).ravel(), np.arange(256) // 16)
     np.testing.assert_array_equal(to_levels(every, 1, 2).ravel(), np.arange(256) >= 128)
@@ -20,9 +20,7 @@ def test_levels_are_equal_steps_of_the_means_of_squares():
     np.testing.assert_array_equal(found, [[[15, 1], [3, 1]]])
     with pytest.raises(LabError, match="task.shrink = 3 does not divide images of 4 x 4"):
         to_levels(four.astype(np.uint8), 3, 16)
-
-
-def test_a_text_reads_an_image_from_left_to_right_and_then_downwards():
+    # A text reads an image from left to right and then downwards.
     levels = np.array([[[0, 9, 10], [15, 1, 35]]], np.uint8)
     assert to_texts(levels) == ["09af1z"]
 

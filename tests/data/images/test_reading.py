@@ -38,17 +38,21 @@ def test_jpegs_in_rgb_and_cmyk_are_about_the_same_colour():
             assert np.abs(found.astype(int) - colour).max() <= 3
 
 
-def test_grey_has_three_equal_channels_or_one():
+def test_grey_of_any_depth_has_three_equal_channels_or_one():
     grey = RGB[..., 0]
     np.testing.assert_array_equal(read_image(encoded(grey)), np.stack([grey] * 3, -1))
     np.testing.assert_array_equal(read_image(encoded(grey), 1), grey[..., None])
     weights = RGB @ [0.299, 0.587, 0.114]
     assert np.abs(read_image(encoded(RGB), 1)[..., 0] - weights).max() <= 1
-
-
-def test_sixteen_bits_are_scaled_not_clipped():
+    # Sixteen bits are scaled, not clipped.
     levels = np.asarray([[0, 257, 128 * 257, 255 * 257, 300, 65000]], np.uint16)
     assert read_image(encoded(levels), 1).ravel().tolist() == [0, 1, 128, 255, 1, 253]
+    # One bit, and one colour that is transparent.
+    assert read_image(encoded(np.asarray([[0, 255]], np.uint8), mode="1"), 1).ravel().tolist() == [
+        0, 255
+    ]  # fmt: skip
+    keyed = encoded(Image.new("RGB", (1, 1), (9, 8, 7)), transparency=(9, 8, 7))
+    assert read_image(keyed).tolist() == [[[255] * 3]]
 
 
 def test_a_palette_is_looked_up_and_its_transparency_shows_the_background():
@@ -69,14 +73,6 @@ def test_alpha_is_composed_on_the_named_background(mode):
         assert read_image(encoded(image), background=name).tolist() == [[[expected] * 3]]
 
 
-def test_one_bit_and_one_transparent_colour():
-    assert read_image(encoded(np.asarray([[0, 255]], np.uint8), mode="1"), 1).ravel().tolist() == [
-        0, 255
-    ]  # fmt: skip
-    keyed = encoded(Image.new("RGB", (1, 1), (9, 8, 7)), transparency=(9, 8, 7))
-    assert read_image(keyed).tolist() == [[[255] * 3]]
-
-
 @pytest.mark.parametrize(
     "orientation, upright",
     [
@@ -93,13 +89,6 @@ def test_the_exif_rotation_is_applied(orientation, upright):
     np.testing.assert_array_equal(read_image(encoded(RGB, exif=exif)), upright)
 
 
-def test_a_line_of_pixels_and_its_scaled_form():
-    line = RGB[:1]
-    np.testing.assert_array_equal(read_image(encoded(line)), line)
-    np.testing.assert_array_equal(read_image(encoded(line.swapaxes(0, 1))), line.swapaxes(0, 1))
-    assert read_image(encoded(line), size=(4, 6)).shape == (4, 6, 3)
-
-
 def test_a_size_keeps_proportions_and_cuts_to_the_middle():
     # Left third red, middle green, right blue: a square of a wide image is its middle.
     thirds = np.zeros((30, 90, 3), np.uint8)
@@ -109,9 +98,12 @@ def test_a_size_keeps_proportions_and_cuts_to_the_middle():
     assert found.shape == (10, 10, 3) and (found[:, 1:-1] == [0, 255, 0]).all()
     constant = read_image(encoded(np.full((8, 8, 3), 77, np.uint8)), size=(5, 3))
     assert (constant == 77).all() and constant.shape == (5, 3, 3)
-
-
-def test_a_large_jpeg_read_small_is_what_it_is_read_whole():
+    # A line of pixels.
+    line = RGB[:1]
+    np.testing.assert_array_equal(read_image(encoded(line)), line)
+    np.testing.assert_array_equal(read_image(encoded(line.swapaxes(0, 1))), line.swapaxes(0, 1))
+    assert read_image(encoded(line), size=(4, 6)).shape == (4, 6, 3)
+    # A large JPEG read small is what it is read whole.
     y, x = np.mgrid[:64, :64]
     smooth = np.stack([2 * x, 2 * y, x + y], -1).astype(np.uint8)
     data = encoded(smooth, "JPEG", quality=95)

@@ -65,14 +65,14 @@ def _document(file: Path, genre: str) -> BrownDocument:
     for where, line in lines(file):
         # A word may hold a slash, a tag does not.
         sentence = [(w, tag) for w, _, tag in (token.rpartition("/") for token in line.split())]
-        if not all(word and tag for word, tag in sentence):
+        if not all(map(all, sentence)):
             bad = next(t for t, pair in zip(line.split(), sentence, strict=True) if not all(pair))
             raise LabError(f"{where}: expected word/tag, found {bad}")
         if not sentence:
             fresh = True
             continue
         # A headline's words are all tagged as such; its quotation marks are not.
-        tags = [tag for _, tag in sentence if tag[0].isalpha()]
+        tags = [tag for _, tag in sentence if tag[0].isalpha()] if "-hl" in line else []
         before, headline = headline, bool(tags) and all(tag.endswith("-hl") for tag in tags)
         if fresh or (before and not headline):  # text often follows its headline at once
             paragraphs.append(len(sentences))
