@@ -9,6 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from tests.entry import command
+from tests.tasks.test_language_modeling import tiny_model
 from tests.tiny import read_metrics
 from transformer_lab import pretrained
 from transformer_lab.commands import merge
@@ -19,41 +20,21 @@ from transformer_lab.text import TokenizerConfig
 from transformer_lab.text import train as train_tokenizer
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
-from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.config import resolve
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.sources import leaves
 from transformer_lab.training.trainer import Trainer
 
-VALUES = {
-    "log_every": 1,
-    "eval_every": 100,
-    "save_every": 2,
-    "tensorboard": False,
-    "data.source": "patterns",
-    "data.max_documents": 20,
-    "data.validation_share": 0.01,
-    "data.test_share": 0.01,
-    "tokenizer.kind": "word",
-    "batch.rows": 8,
-    "batch.length": 12,
-    "model.layers": 1,
-    "model.width": 128,
-    "model.heads": 2,
-    "model.head_dim": 8,
+WIDE = {  # so that what is frozen is most of it
+    "save_every": 2, "data.max_documents": 20, "batch.length": 12, "model.width": 128,
     "model.feed_forward_width": 256,
-    "model.max_length": 24,
-    "optimizer.learning_rate": 1e-2,
-    "optimizer.warmup_steps": 2,
-    "task.samples": 0,
-}
+}  # fmt: skip
 DEVICES = 1
 LORA = {"adapt.method": "lora", "adapt.rank": 2, "adapt.dropout": 0.2, "seed": 1}
 
 
 def config_of(steps, **changes):
-    config = default_config(model="decoder", task="language_modeling")
-    config.update_from_flattened_dict(VALUES | {"steps": steps} | changes)
-    return config
+    return tiny_model(steps=steps, **WIDE | changes)
 
 
 def opened(workdir, **more):
@@ -205,11 +186,9 @@ def test_a_hugging_face_directory_is_a_base(tmp_path, capfd):
 def test_lora_trains_and_generates_by_flags(base, tmp_path):
     config = tmp_path / "tiny.py"
     config.write_text(
-        "from transformer_lab.training.config import default_config\n\n\n"
+        "from tests.training.test_adapted_runs import config_of\n\n\n"
         "def get_config():\n"
-        '    config = default_config(model="decoder", task="language_modeling")\n'
-        f"    config.update_from_flattened_dict({VALUES | {'steps': 2}!r})\n"
-        "    return config\n",
+        "    return config_of(2)\n",
         encoding="utf-8",
     )
     arguments = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]

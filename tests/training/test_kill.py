@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.forked import started
-from tests.tiny import read_metrics, tiny_config
+from tests.tasks.test_language_modeling import tiny_model
+from tests.tiny import read_metrics
 from transformer_lab.training import runs
 from transformer_lab.training.checkpoint import Checkpoints
 
 
 def train(workdir, steps):
-    small = {"data.test_size": 0}
-    runs.run(tiny_config(steps=steps, save_every=2, log_every=10, keep=2, **small), workdir)
+    runs.run(tiny_model(steps=steps, save_every=2, log_every=10, keep=2), workdir)
 
 
 def start(workdir, steps):
@@ -55,7 +55,7 @@ def outcome(workdir):
 
 
 @pytest.mark.parametrize(
-    ("count", "steps"), [(3, 70), pytest.param(10, 160, marks=pytest.mark.slow)]
+    ("count", "steps"), [(3, 44), pytest.param(10, 160, marks=pytest.mark.slow)]
 )
 def test_kills_change_no_bit_of_the_final_parameters(count, steps, tmp_path):
     rng = random.Random(0)
