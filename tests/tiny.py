@@ -17,12 +17,24 @@ from transformer_lab.training import runs
 from transformer_lab.training.config import default_config, resolve
 from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.runs import build_task
+from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
+
+STACK = {  # of a transformer
+    "model.layers": 1, "model.width": 16, "model.heads": 2, "model.head_dim": 8,
+    "model.feed_forward_width": 24,
+}  # fmt: skip
+RUN = {"steps": 10, "log_every": 1, "eval_every": 100, "save_every": 5}
+FAST = {  # a few dozen steps that learn
+    "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 5, "optimizer.schedule": "constant",
+}  # fmt: skip
 
 
 def config_of(model: str, task: str, *settings: dict[str, Any], **changes: Any) -> ConfigDict:
-    """The default config with other values, by dotted keys; in `changes` __ may stand for a dot."""
+    """The default config on one device with other values, by dotted keys; in `changes` __ may
+    stand for a dot."""
     config, values = default_config(model=model, task=task), {}
+    values |= {"tensorboard": False, "mesh.data": 1}
     for some in (*settings, changes):
         values |= {key.replace("__", "."): value for key, value in some.items()}
     config.update_from_flattened_dict(values)
@@ -43,9 +55,25 @@ def first_batch(task: Task) -> dict[str, np.ndarray]:
         return next(batches)
 
 
+STARTS: dict[str, TrainState] = {}
+
+
+def start(trainer: Trainer) -> TrainState:
+    """The state of step 0, drawn by one program for all trainers of one model and optimizer.
+
+    It is a function of the model, the optimizer and the seed: no batch, task or mesh changes it.
+    """
+    shapes, config = trainer.step_state, trainer.config
+    said = jax.tree.map(lambda x: (x.shape, x.dtype), shapes), trainer.task.model_config
+    key = repr((*said, config.seed, config.adapt))
+    if key not in STARTS:
+        STARTS[key] = jax.device_get(trainer.init())
+    return jax.device_put(STARTS[key], jax.tree.map(lambda x: x.sharding, shapes))
+
+
 def trained(trainer: Trainer, steps: int = 40) -> tuple[Any, list[float]]:
     """The parameters after so many steps, and the losses."""
-    state, losses = trainer.init(), []
+    state, losses = start(trainer), []
     with trainer.task.train_batches() as batches:
         for _ in range(steps):
             state, metrics = trainer.train_step(state, trainer.place(next(batches)))
@@ -56,12 +84,6 @@ def trained(trainer: Trainer, steps: int = 40) -> tuple[Any, list[float]]:
 def tiny_config(**changes) -> ConfigDict:
     """Reversal of generated sentences; keys of `changes` may be dotted, as on the command line."""
     values = {
-        "steps": 10,
-        "log_every": 1,
-        "eval_every": 100,
-        "save_every": 5,
-        "tensorboard": False,
-        "mesh.data": 1,
         "data.source": "reverse",
         "data.max_pairs": 60,
         "data.validation_size": 10,
@@ -69,17 +91,12 @@ def tiny_config(**changes) -> ConfigDict:
         "tokenizer.kind": "word",
         "batch.tokens_per_batch": 320,
         "batch.buckets": 1,
-        "model.layers": 1,
-        "model.width": 16,
-        "model.heads": 2,
-        "model.head_dim": 8,
-        "model.feed_forward_width": 24,
         "model.max_length": 16,
         "optimizer.learning_rate": 3e-3,
         "optimizer.warmup_steps": 4,
         "task.score_examples": 0,
     }
-    return config_of("encoder_decoder", "translation", values, **changes)
+    return config_of("encoder_decoder", "translation", STACK, RUN, values, **changes)
 
 
 def make_trainer(config: ConfigDict, devices: int = 8) -> Trainer:

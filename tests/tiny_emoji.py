@@ -7,7 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-from transformer_lab.training.config import default_config
+from tests.tiny import RUN, STACK, config_of
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 60, 220), "grey": (90,) * 3}
 ROUGE = {"red": "rouge", "green": "vert", "blue": "bleu", "grey": "gris"}
@@ -57,16 +57,13 @@ def _draw(folder, artist, code, shape, colour, shade):
 
 def towers_config(folder: Path, **changes) -> ConfigDict:
     """Keys of `changes` have __ for a dot."""
-    config = default_config(model="two_towers", task="contrastive")
-    sizes = {"layers": 1, "width": 16, "heads": 2, "head_dim": 8, "feed_forward_width": 24}
-    values = {f"model.{tower}.{k}": v for tower in ("image", "text") for k, v in sizes.items()}
-    values |= {
+    towers = {
+        key.replace("model", f"model.{tower}"): x for tower in ("image", "text")
+        for key, x in STACK.items()
+    }  # fmt: skip
+    values = {
         "steps": 4,
-        "log_every": 1,
-        "eval_every": 100,
         "save_every": 2,
-        "tensorboard": False,
-        "mesh.data": 1,
         "data.path": str(folder),
         "data.test_share": 0.25,
         "tokenizer.kind": "word",
@@ -79,6 +76,5 @@ def towers_config(folder: Path, **changes) -> ConfigDict:
         "optimizer.learning_rate": 3e-3,
         "optimizer.warmup_steps": 1,
         "task.samples": 2,
-    } | {key.replace("__", "."): value for key, value in changes.items()}
-    config.update_from_flattened_dict(values)
-    return config
+    }
+    return config_of("two_towers", "contrastive", RUN, towers, values, **changes)

@@ -9,7 +9,7 @@ import pytest
 from tests.entry import command
 from transformer_lab import pretrained
 from transformer_lab.errors import LabError
-from transformer_lab.pretrained.check import Row, check, read_arrays, table
+from transformer_lab.pretrained.check import Comparison, check, read_arrays, table
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian_untied"
 INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
@@ -124,9 +124,9 @@ def test_a_bad_file_is_named(model, tmp_path):
 
 def test_the_table_has_a_line_for_each_array():
     rows = [
-        Row("logits", (2, 3), 0.5, (1, 2)),
-        Row("states", (2,), 2.5e-7, (0,)),
-        Row("greedy", (1, 4), 0.0, (0, 0), tokens=True),
+        Comparison("logits", (2, 3), 0.5, (1, 2)),
+        Comparison("states", (2,), 2.5e-7, (0,)),
+        Comparison("greedy", (1, 4), 0.0, (0, 0), tokens=True),
     ]
     assert table(rows, 1e-4).splitlines() == [
         "array   shape   greatest difference  where",

@@ -20,12 +20,14 @@ from transformer_lab.pretrained.hub import HubDirectory, read_directory
 from transformer_lab.pretrained.running import RUNNERS
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian_relu"
+USUAL = {"length_penalty": "power", "alpha": 1.0, "early_stopping": "heuristic"}
 TOKENS = {"pad_token_id": 9, "eos_token_id": 0, "decoder_start_token_id": 9}
 
 
-def read(generation=None, config=TOKENS, vocab_size=10, max_length=32):
+def read(generation=None, config=TOKENS, max_length=32, decoder_only=False, notes=None):
+    """What the settings of a model of ten tokens mean."""
     directory = HubDirectory(Path("dir"), config, generation, {})
-    return read_generation(directory, vocab_size, max_length)
+    return read_generation(directory, 10, max_length, decoder_only, notes)
 
 
 def fixture_case(name):
@@ -65,11 +67,8 @@ def test_what_our_search_has_not_is_named_and_refuses_no_weights():
         "sequence_bias": None,
     }
     notes = []
-    directory = HubDirectory(Path("dir"), TOKENS, given, {})
-    decode, _ = read_generation(directory, 10, 32, notes=notes)
-    assert decode == DecodeConfig(
-        length_penalty="power", alpha=1.0, early_stopping="heuristic", max_new_tokens=20
-    )
+    decode, _ = read(given, notes=notes)
+    assert decode == DecodeConfig(**USUAL, max_new_tokens=20)
     (note,) = notes
     assert note == (
         "dir/generation_config.json: not imported, generation does without: beam_width = 4, "
@@ -91,28 +90,25 @@ def test_a_decoders_own_sampling_and_penalties_are_imported_and_written_back():
         "eos_token_id": 2,
     }
     notes = []
-    directory = HubDirectory(Path("dir"), {}, given | {"min_p": 0.1, "min_length": 5}, {})
-    decode, special = read_generation(directory, 10, 32, True, notes)
+    decode, special = read(
+        given | {"min_p": 0.1, "min_length": 5}, {}, decoder_only=True, notes=notes
+    )
     assert decode == DecodeConfig(
-        length_penalty="power", alpha=1.0, early_stopping="heuristic", max_new_tokens=9,
-        temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.1, no_repeat_ngram=3,
-        min_new_tokens=2, stop=("Human:, Bot:", "\n\n"),
+        **USUAL, max_new_tokens=9, temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.1,
+        no_repeat_ngram=3, min_new_tokens=2, stop=("Human:, Bot:", "\n\n"),
     )  # fmt: skip
     assert len(notes) == 1 and notes[0].endswith("without: min_length = 5, min_p = 0.1")
     written = write_generation(special, decode, 32, decoder_only=True)
     assert written.items() >= (given | {"top_k": 50}).items()
     # Without do_sample the model takes the likeliest token, whatever else is written there.
-    greedy = HubDirectory(Path("dir"), {}, given | {"do_sample": False}, {})
-    decode, _ = read_generation(greedy, 10, 32, True)
+    decode, _ = read(given | {"do_sample": False}, {}, decoder_only=True)
     assert (decode.temperature, decode.top_k, decode.top_p) == (0.0, 0, 1.0)
 
 
 def test_settings_and_defaults_are_read():
     decode, special = read({})
     assert special == SpecialIds(pad=9, eos=0, start=9)
-    assert decode == DecodeConfig(
-        length_penalty="power", alpha=1.0, early_stopping="heuristic", max_new_tokens=20
-    )
+    assert decode == DecodeConfig(**USUAL, max_new_tokens=20)
     decode, special = read(
         {
             "num_beams": 6,
@@ -151,33 +147,27 @@ def test_settings_and_defaults_are_read():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"),
+    ("tokens", "expected", "ends"),
     [
-        ({"bos_token_id": 1, "eos_token_id": 2}, SpecialIds(pad=2, eos=2, start=1)),
-        ({"pad_token_id": 0, "eos_token_id": [2]}, SpecialIds(pad=0, eos=2, start=NO_TOKEN)),
-        ({"bos_token_id": 50256, "eos_token_id": None}, SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)),
+        ({"bos_token_id": 1, "eos_token_id": 2}, SpecialIds(pad=2, eos=2, start=1), ()),
+        ({"pad_token_id": 0, "eos_token_id": [2]}, SpecialIds(0, 2, NO_TOKEN), ()),
+        ({"bos_token_id": 50256, "eos_token_id": None}, SpecialIds(*[NO_TOKEN] * 3), ()),
+        # As chat models have them: the first is special, all are kept.
+        ({"eos_token_id": [3, 2]}, SpecialIds(3, 3, NO_TOKEN), (3, 2)),
     ],
 )
-def test_a_decoder_alone_may_lack_special_tokens_and_draw(tokens, expected):
-    directory = HubDirectory(Path("dir"), tokens, {"do_sample": True, "max_new_tokens": 5}, {})
-    decode, special = read_generation(directory, 10, 32, decoder_only=True)
-    assert special == expected
+def test_a_decoder_alone_may_lack_special_tokens_have_several_ends_and_draw(tokens, expected, ends):
+    given = {"do_sample": True, "max_new_tokens": 5}
+    decode, special = read(given, tokens, decoder_only=True)
+    assert (special, decode.end_tokens, decode.max_new_tokens) == (expected, ends, 5)
     written = write_generation(special, decode, 32, decoder_only=True)
-    again = read_generation(HubDirectory(Path("dir"), {}, written, {}), 10, 32, decoder_only=True)
-    assert again == (decode, special) and decode.max_new_tokens == 5
+    assert written["eos_token_id"] == (list(ends) or tokens["eos_token_id"] and special.eos)
+    assert read(written, {}, decoder_only=True) == (decode, special)
 
 
-def test_a_chat_model_has_several_end_tokens_and_keeps_them():
-    several = HubDirectory(Path("dir"), {"eos_token_id": [3, 2]}, {"do_sample": True}, {})
-    decode, special = read_generation(several, 10, 32, decoder_only=True)
-    assert (special.eos, decode.end_tokens) == (3, (3, 2))
-    written = write_generation(special, decode, 32, decoder_only=True)
-    assert written["eos_token_id"] == [3, 2]
-    again = read_generation(HubDirectory(Path("dir"), {}, written, {}), 10, 32, decoder_only=True)
-    assert again == (decode, special)
-    wrong = HubDirectory(Path("dir"), {"eos_token_id": [2, 10]}, {}, {})
+def test_an_end_token_beyond_the_vocabulary_is_refused_among_several():
     with pytest.raises(LabError, match=r"eos_token_id = \[2, 10\] must be one of the tokens"):
-        read_generation(wrong, 10, 32, decoder_only=True)
+        read({}, {"eos_token_id": [2, 10]}, decoder_only=True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import soundfile
 from ml_collections import ConfigDict
 from PIL import Image
 
+from tests import tiny
 from tests.tiny_emoji import towers_config, write_emoji
 from transformer_lab.training.config import default_config
 
@@ -136,11 +137,9 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         }
         return towers_config(write_emoji(folder), data__validation_share=0.125, **small, **changes)
     kind, *settings = TASKS[task]
-    config = default_config(model=kind, task=task)
-    values = {"mesh.data": 1, "tensorboard": False}
-    if kind != "word_vectors":
-        values |= MODEL
+    values = {} if kind == "word_vectors" else dict(MODEL)
     if task in ("parentheses", "text_to_text", "sequence_targets"):
+        config = default_config(model=kind, task=task)
         values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}
     elif task.startswith("image"):
         values |= images(folder, changed)
@@ -148,7 +147,4 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         values |= recordings(folder, changed)
     else:
         values |= files(folder, task if task in DATA else "documents", changed)
-    for part in settings:
-        values |= part
-    config.update_from_flattened_dict(values)
-    return config
+    return tiny.config_of(kind, task, values, *settings)

@@ -34,6 +34,49 @@ REFUSED = dict.fromkeys(
 REFUSED |= dict.fromkeys(("masked_language_modeling", "question_answering"), ("recurrent",))
 
 
+LENGTHS = "must be within model.max_length"
+WRONG = [  # a task, settings that do not go together, and words of the refusal
+    ("language_modeling", {"batch.length": 17}, "batch.length = 17.* within model.max_length = 16"),
+    ("language_modeling", {"task.eval_length": 17}, f"task.eval_length = 17.*{LENGTHS} = 16"),
+    ("language_modeling", {"task.other_lengths": (8, 0)}, "task.other_lengths = .* at least 1"),
+    ("language_modeling", {"batch.rows": 0}, "batch.rows = 0 must be at least 1"),
+    ("language_modeling", {"task.layout": "packd"}, '"packd" is unknown .did you mean "packed"'),
+    ("language_modeling", {"task.eval_stride": -1}, "task.eval_stride = -1 must be at least 0"),
+    ("language_modeling", {"data.source": "pattern"}, 'did you mean "patterns"'),
+    ("image_modeling", {"task.layout": "stream"}, 'task.layout = "packed"'),
+    ("image_modeling", {"task.levels": 40}, "task.levels = 40 is not within 2 and 36"),
+    ("image_modeling", {"task.shrink": 0}, "task.shrink"),
+    ("image_modeling", {"task.shrink": 3}, "task.shrink = 3 does not divide images of 2 x 2"),
+    ("image_modeling", {"batch.length": 4}, "has 4 pixels: batch.length = 4 .* must be 5 or more"),
+    ("image_modeling", {"task.sample_prompt": 4}, "task.sample_prompt less"),
+    ("sequence_targets", {"data.length": 9}, f"data.length = 9 and task.other_lengths .*{LENGTHS}"),
+    ("sequence_targets", {"task.other_lengths": (9,)}, rf"task.other_lengths = \(9,\) {LENGTHS}"),
+    ("sequence_targets", {"task.other_lengths": (0,)}, "must be at least 1 each"),
+    ("sequence_targets", {"batch.rows": 0}, "batch.rows = 0 must be at least 1"),
+    ("sequence_targets", {"model.vocab_size": 4}, "model.vocab_size = 4, but the data has 8 piec"),
+    ("contrastive", {"task.loss": "softmx"}, 'did you mean "softmax"'),
+    ("contrastive", {"task.loss": "sigmoid"}, "model.bias"),
+    ("contrastive", {"task.mean": (0.5,)}, "task.mean"),
+    ("text_to_text", {"batch.packed": (16,)}, "give the tokens of a source and of a target row"),
+    ("text_to_text", {"batch.packed": (16, 17)}, "exceeds model.max_length = 16"),
+    ("text_to_text", {"batch.packed": (16, 3)}, "no example of the task"),
+    ("image_classification", {"task.label_smoothing": 1.5}, "task.label_smoothing = 1.5"),
+    ("image_classification", {"task.mean": (0.5,)}, r"task.mean = \(0.5,\) and task.std = \(\)"),
+    ("classification", {"task.positive_label": "ys"}, '^task.positive_label = "ys" is unknown \\('),
+    ("classification", {"task.regression": True, "task.class_weights": "balanced"},
+     "^task.class_weights is of classes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), WRONG)
+def test_settings_that_do_not_go_together_are_refused_in_one_line(name, changes, words, tmp_path):
+    config = config_of(name, tmp_path)
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(LabError, match=words) as info:
+        _ = task_of(config).train_plan
+    assert "\n" not in str(info.value)
+
+
 def task_of(config, assets=None):
     resolved = resolve(config)
     return runs.build_task(resolved, assets, make_mesh(resolved.run.mesh, 1))
@@ -154,13 +197,16 @@ def test_a_mesh_that_does_not_divide_the_rows_and_another_kind_of_model_are_refu
 
 def test_parameters_are_those_that_the_sums_take(case):
     task = case.task
+
+    @jax.jit  # one compilation
+    def run(batch, held_out):
+        params = task.init(jax.random.key(0))
+        loss = task.loss(params, batch, jax.random.key(1))["loss"]
+        return params, {"loss in training": loss, **task.metrics(params, held_out)}
+
+    params, sums = run(first_batch(task), next(iter(task.eval_batches("test"))))
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    params = jax.jit(task.init)(jax.random.key(0))
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(lambda x: x.shape, shapes)
-    batch = jax.tree.map(jnp.asarray, first_batch(task))
-    sums = jax.jit(lambda p, b: task.loss(p, b, jax.random.key(1)))(params, batch)
-    held_out = jax.tree.map(jnp.asarray, next(iter(task.eval_batches("test"))))
-    sums = {"loss": sums["loss"], **jax.jit(task.metrics)(params, held_out)}
     assert all(np.isfinite(pair).all() and pair[1] > 0 for pair in sums.values())
 
 

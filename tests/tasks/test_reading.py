@@ -6,29 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from tests.tiny import config_of, first_batch, make_trainer, trained
+from tests.tiny import FAST, STACK, config_of, first_batch, make_trainer, start, trained
 from transformer_lab.tasks.scores import squad
 from transformer_lab.training.state import loss_and_gradient
 
-TINY = {
-    "steps": 40,
-    "tensorboard": False,
-    "mesh.data": 1,
-    "model.layers": 1,
-    "model.width": 32,
-    "model.heads": 2,
-    "model.head_dim": 16,
-    "model.feed_forward_width": 48,
-    "model.max_length": 48,
-    "model.dropout": 0.0,
-    "model.attention_dropout": 0.0,
-    "model.head_dropout": 0.0,
-    "optimizer.learning_rate": 5e-3,
-    "optimizer.warmup_steps": 5,
-    "optimizer.schedule": "constant",
-    "tokenizer.kind": "wordpiece",
+TINY = STACK | FAST | {
+    "steps": 40, "model.width": 32, "model.head_dim": 16, "model.feed_forward_width": 48,
+    "model.max_length": 48, "model.dropout": 0.0, "model.attention_dropout": 0.0,
+    "model.head_dropout": 0.0, "optimizer.learning_rate": 5e-3, "tokenizer.kind": "wordpiece",
     "tokenizer.vocab_size": 300,
-}
+}  # fmt: skip
 ROWS = {"batch.tokens_per_batch": 1024, "batch.buckets": 1, "batch.max_length": 48}
 
 
@@ -107,7 +94,7 @@ def test_answers_are_spans_of_the_original_text_and_windows_cover_it():
     assert (scores["exact_match"], scores["f1"]) == pytest.approx((exact, f1))
     seen = set()
     for window in task.windows(0, "who?", list(range(100, 200))):
-        part = window.tokens[window.place : window.place + window.count]
+        part = window.tokens[window.begin : window.begin + window.count]
         assert part == list(range(100 + window.first, 100 + window.first + window.count))
         assert len(window.tokens) <= task.limit
         seen |= set(part)
@@ -164,7 +151,7 @@ def test_padding_gets_no_attention_and_moves_no_state():
     trainer = trainer_of(
         "masked_language_modeling", data__source="patterns", batch__rows=8, batch__length=32
     )
-    params, task = trainer.init().params, trainer.task
+    params, task = start(trainer).params, trainer.task
     batch = trainer.place(first_batch(task))
     tokens, mask = batch["tokens"], batch["tokens_mask"].at[:, 20:].set(False)
     run = jax.jit(lambda *x: task.model.apply({"params": params}, *x, mutable=["intermediates"]))

@@ -4,23 +4,14 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from tests.tiny import config_of, make_trainer, tiny_config, trained
+from tests.tiny import FAST, config_of, make_trainer, tiny_config, trained
 from transformer_lab.models import parameter_shapes
 from transformer_lab.models.recurrent_seq2seq import RecurrentSeq2SeqConfig
 from transformer_lab.tasks.scores import bleu_by_length, corpus_scores
 from transformer_lab.training.config import MeshConfig, default_config
 from transformer_lab.training.mesh import make_mesh, shardings
 
-TINY = {
-    "tensorboard": False,
-    "mesh.data": 1,
-    "model.width": 24,
-    "model.embedding_width": 12,
-    "model.max_length": 48,
-    "optimizer.learning_rate": 1e-2,
-    "optimizer.warmup_steps": 5,
-    "optimizer.schedule": "constant",
-}
+TINY = FAST | {"model.width": 24, "model.embedding_width": 12, "model.max_length": 48}
 ROWS = {"batch.tokens_per_batch": 1024, "batch.buckets": 1, "batch.max_length": 48}
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_span_corruption import restore
-from tests.tiny import config_of, first_batch, make_trainer
+from tests.tiny import STACK, config_of, first_batch, make_trainer, start
 from transformer_lab.data import text_tasks
 from transformer_lab.data.sources import libreoffice_help
 from transformer_lab.errors import LabError
@@ -17,8 +17,6 @@ TASKS = ("translate", "sentiment", "question", "next_sentence", "spans")
 def tiny(tasks=TASKS, **changes):
     values = {
         "steps": 4,
-        "tensorboard": False,
-        "mesh.data": 1,
         "data.tasks": tasks,
         "data.pairs_source": "reverse",
         "data.sentiment_source": "generated",
@@ -33,16 +31,11 @@ def tiny(tasks=TASKS, **changes):
         "batch.tokens_per_batch": 800,
         "batch.buckets": 2,
         "batch.max_length": 60,
-        "model.layers": 1,
-        "model.width": 16,
-        "model.heads": 2,
-        "model.head_dim": 8,
-        "model.feed_forward_width": 24,
         "model.max_length": 64,
         "model.positions": "t5",
         "decode.max_new_tokens": 4,
     }
-    return config_of("encoder_decoder", "text_to_text", values, **changes)
+    return config_of("encoder_decoder", "text_to_text", STACK, values, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +82,7 @@ def test_hidden_spans_restore_the_text_and_are_drawn_anew_each_epoch(trainer):
 
 
 def test_each_tasks_loss_and_scores_are_reported(trainer):
-    task, params = trainer.task, trainer.init().params
+    task, params = trainer.task, start(trainer).params
     pairs = trainer.eval_step(params, trainer.place(next(task.eval_batches("validation"))))
     parts = [pairs[f"{name}_loss"] for name in TASKS]
     np.testing.assert_allclose(sum(p[0] for p in parts), pairs["nll"][0], rtol=1e-5)
@@ -155,7 +148,7 @@ def test_rouge_beside_that_of_the_first_sentence():
 
 def test_a_packed_batch_has_the_summed_loss_of_its_pairs_alone(trainer):
     packing = make_trainer(tiny(**{"batch.packed": (60, 60), "batch.tokens_per_batch": 960}), 1)
-    task, params = packing.task, trainer.init().params
+    task, params = packing.task, start(trainer).params
     batch = first_batch(task)
     assert batch["source"].shape == (8, 60) and "task" not in batch
     assert task.sizes(batch)["examples"] == batch["target_segments"].max(axis=1).sum() > 16
@@ -185,7 +178,7 @@ def test_packed_training_is_the_same_on_eight_devices_and_its_evaluation_apart_b
     found = []
     for devices in (1, 8):
         packing = make_trainer(tiny(**packed | {"mesh.data": devices}), devices)
-        state = packing.init()
+        state = start(packing)
         with packing.task.train_batches() as batches:
             for _ in range(2):
                 state, _ = packing.train_step(state, packing.place(next(batches)))
@@ -194,16 +187,3 @@ def test_packed_training_is_the_same_on_eight_devices_and_its_evaluation_apart_b
     batch = packing.place(next(packing.task.eval_batches("validation")))
     pairs = packing.eval_step(state.params, batch)
     assert sum(pairs[f"{name}_loss"][1] for name in TASKS) == pairs["nll"][1] > 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch.packed": (60,)}, "give the tokens of a source and of a target row"),
-        ({"batch.packed": (60, 65)}, "exceeds model.max_length = 64"),
-        ({"batch.packed": (60, 3)}, "no example of the task"),
-    ],
-)
-def test_impossible_rows_are_refused(changes, message):
-    with pytest.raises(LabError, match=message):
-        _ = make_trainer(tiny(**changes), 1).task.train_plan

@@ -121,7 +121,7 @@ def export(
     """Write a directory that `load` and Hugging Face's own classes read; never over another."""
     record = family(model_type)
     values, names = record.writing(config, special.pad)
-    values |= label_settings(labels) if labels else {}
+    values |= label_settings(labels)
     tensors = export_params(names, params, record.shapes(config))
     alone, generation = record.kind not in BOTH, None
     if RUNNERS[record.kind].generate:

@@ -10,7 +10,7 @@ from transformer_lab.errors import LabError, read_json
 from transformer_lab.ops.spectrograms import HOP, RATE, WINDOW
 from transformer_lab.pretrained import Pretrained, export, model_type_of
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL, SpecialIds
-from transformer_lab.pretrained.hub import PIXELS
+from transformer_lab.pretrained.hub import PIXELS, refuse_taken
 from transformer_lab.text import (
     ByteBpeTokenizer,
     HfTokenizer,
@@ -148,8 +148,7 @@ def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type
     tok = getattr(task, "tokenizer", None)
     of_tokenizer = tokenizer_files(tok) if tok else {}
     files = pixel_files(task) | sound_files(task.model_config) | of_tokenizer
-    if taken := [name for name in files if (Path(target) / name).exists()]:
-        raise LabError(f"{target}: holds {taken[0]} already; choose another directory")
+    refuse_taken(Path(target), files)
     special = SpecialIds(pad=tok.pad_id, eos=tok.eos_id, start=tok.bos_id) if tok else NO_IDS
     export(
         params,

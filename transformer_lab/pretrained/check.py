@@ -26,8 +26,8 @@ NEW_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Row:
-    """How one array compares; `where` is the place of the greatest difference."""
+class Comparison:
+    """How one array of the reference differs from ours, most of all at the indices `where`."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,8 +40,8 @@ class Row:
         return self.difference <= (0.0 if self.tokens else tolerance)
 
 
-def check(model: Pretrained, path: str | Path) -> list[Row]:
-    """One row for each output in the file; LabError names those that cannot be computed."""
+def check(model: Pretrained, path: str | Path) -> list[Comparison]:
+    """A comparison for each output in the file; LabError names those that cannot be computed."""
     arrays = read_arrays(Path(path))
     runner = RUNNERS[model.kind]
     inputs = {name: value for name, value in arrays.items() if name in INPUT_NAMES}
@@ -94,7 +94,9 @@ def _generate(model: Pretrained, inputs, name: str, expected: np.ndarray) -> np.
     return generate(model.config, model.params, inputs, decode, special)[0]
 
 
-def _compare(name: str, expected: np.ndarray, found: np.ndarray, mask: np.ndarray | None) -> Row:
+def _compare(
+    name: str, expected: np.ndarray, found: np.ndarray, mask: np.ndarray | None
+) -> Comparison:
     if expected.shape != found.shape:
         raise LabError(f"{name}: the reference has the shape {expected.shape}, ours {found.shape}")
     if not np.issubdtype(expected.dtype, np.number):
@@ -108,10 +110,10 @@ def _compare(name: str, expected: np.ndarray, found: np.ndarray, mask: np.ndarra
     if not difference.size:
         raise LabError(f"{name}: the reference is empty")
     where = np.unravel_index(difference.argmax(), difference.shape)
-    return Row(name, expected.shape, float(difference[where]), tuple(map(int, where)))
+    return Comparison(name, expected.shape, float(difference[where]), tuple(map(int, where)))
 
 
-def _compare_tokens(name: str, expected: np.ndarray, found: np.ndarray) -> Row:
+def _compare_tokens(name: str, expected: np.ndarray, found: np.ndarray) -> Comparison:
     if expected.ndim != 2 or len(expected) != len(found):
         raise LabError(
             f"{name}: the reference has the shape {expected.shape}, needs {len(found)} rows"
@@ -122,10 +124,10 @@ def _compare_tokens(name: str, expected: np.ndarray, found: np.ndarray) -> Row:
     )
     wrong = fill(expected) != fill(found)
     where = np.unravel_index(wrong.argmax(), wrong.shape)
-    return Row(name, expected.shape, float(wrong.sum()), tuple(map(int, where)), tokens=True)
+    return Comparison(name, expected.shape, float(wrong.sum()), tuple(map(int, where)), tokens=True)
 
 
-def table(rows: Sequence[Row], tolerance: float) -> str:
+def table(rows: Sequence[Comparison], tolerance: float) -> str:
     """Name, shape, greatest difference and where, one line an array."""
     lines = [("array", "shape", "greatest difference", "where", "")]
     for row in rows:

@@ -5,7 +5,7 @@ what no table says. An export is read back before it is accepted: the first sett
 does not return has no place in that family.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from operator import attrgetter
@@ -314,10 +314,12 @@ def label_names(settings: Settings) -> list[str]:
     return [str(ids[i]) for i in order]
 
 
-def label_settings(labels: Iterable[str]) -> dict[str, Any]:
-    """Their settings of named labels."""
-    numbered = dict(enumerate(labels))
-    return {
+def label_settings(labels: Sequence[str] | int) -> dict[str, Any]:
+    """Their settings of named labels, or of so many without names; nothing where there is none."""
+    names = [f"LABEL_{i}" for i in range(labels)] if isinstance(labels, int) else labels
+    numbered = dict(enumerate(names))
+    tables = {
         "id2label": {str(i): name for i, name in numbered.items()},
         "label2id": {name: i for i, name in numbered.items()},
     }
+    return tables if numbered else {}

@@ -77,7 +77,7 @@ def write_head(config: EncoderConfig, title: str) -> dict[str, Any]:
     """Their settings of the same."""
     written = {"architectures": [title + ENDS[config.head]]}
     if config.head in LABELLED:
-        written |= label_settings(f"LABEL_{i}" for i in range(config.labels))
+        written |= label_settings(config.labels)
     if config.head == "classes" and config.labels == 1:
         written["problem_type"] = "regression"
     return written

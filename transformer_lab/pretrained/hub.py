@@ -1,7 +1,7 @@
 """Hugging Face model directories: JSON settings and safetensors weights, read and written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,12 @@ def _read_shards(index: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
+def refuse_taken(directory: Path, names: Iterable[str]) -> None:
+    """Raises: LabError where a file of one of these names lies there."""
+    if taken := [name for name in names if (directory / name).exists()]:
+        raise LabError(f"{directory}: holds {taken[0]} already; choose another directory")
+
+
 def write_directory(
     path: str | Path,
     config: Mapping[str, Any],
@@ -103,9 +109,7 @@ def write_directory(
     The configuration is written last: a directory without it is not taken for a model.
     """
     path = Path(path)
-    taken = [name for name in (CONFIG, GENERATION, WEIGHTS, INDEX) if (path / name).exists()]
-    if taken:
-        raise LabError(f"{path}: holds {taken[0]} already; choose another directory")
+    refuse_taken(path, (CONFIG, GENERATION, WEIGHTS, INDEX))
     contiguous = {name: np.asarray(value, order="C") for name, value in sorted(tensors.items())}
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,13 @@ MIXER = {
     "mamba_conv_bias": ("mixer.convolution_bias", True),
 }
 NORMS = {"step_norm": "dt_layernorm", "write_norm": "b_layernorm", "read_norm": "c_layernorm"}
-PLACES = {"attn_layer": ("attention", 8, 4), "expert_layer": ("experts", 2, 1)}  # their defaults
+# What every so many layers have, with the period and the offset that are meant without the keys.
+PERIODIC = {"attn_layer": ("attention", 8, 4), "expert_layer": ("experts", 2, 1)}
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
     has = {}
-    for name, (part, *defaults) in PLACES.items():
+    for name, (part, *defaults) in PERIODIC.items():
         period = settings.integer(f"{name}_period", defaults[0])
         offset = settings.integer(f"{name}_offset", defaults[1], least=0)
         if offset >= period:
@@ -56,7 +57,7 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
         "experts": [one.feed_forward == "experts" for one in each],
     }
     written = {}
-    for name, (part, *_) in PLACES.items():
+    for name, (part, *_) in PERIODIC.items():
         # The first pair that gives these layers; behind the last layer where there are none.
         pairs = ((p, o) for p in range(1, config.layers + 2) for o in range(p))
         fits = (pair for pair in pairs if has[part] == _at(*pair, config.layers))

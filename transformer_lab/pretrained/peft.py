@@ -11,7 +11,7 @@ from jaxtyping import Float
 from safetensors.numpy import save_file
 
 from transformer_lab import pretrained
-from transformer_lab.errors import LabError
+from transformer_lab.pretrained.hub import refuse_taken
 from transformer_lab.pretrained.names import NameMap, Shapes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -29,8 +29,7 @@ def export_lora(
 ) -> None:
     """Writes what changes kernels, by our paths, by scale * a b; never over another adapter."""
     path, record = Path(directory), pretrained.family(model_type)
-    if taken := [name for name in (CONFIG, WEIGHTS) if (path / name).exists()]:
-        raise LabError(f"{path}: holds {taken[0]} already; choose another directory")
+    refuse_taken(path, (CONFIG, WEIGHTS))
     _, names = record.writing(config)
     shapes = record.shapes(config)
     found, turned = their_factors(names, shapes, factors)

@@ -56,9 +56,29 @@ def _compiled(kind: str, config: Any, stack: str, *methods: str | None) -> Calla
 
 
 @cache
-def _applied(kind: str, config: Any, method: str | None = None) -> Callable[..., Any]:
+def _applied(kind: str, config: Any) -> Callable[..., Any]:
+    """What the model makes of its inputs."""
     apply = models.family(kind).build(config).apply
-    return jax.jit(lambda params, *inputs: apply({"params": params}, *inputs, method=method))
+    return jax.jit(lambda params, *inputs: apply({"params": params}, *inputs))
+
+
+@cache
+def _both_stacks(kind: str, config: Any) -> Callable[..., Any]:
+    """The encoder's states and first weights; with a target also the decoder's states and logits,
+    all in one program."""
+    model, more = models.family(kind).build(config), {"mutable": ["intermediates"]}
+
+    @jax.jit
+    def run(params, source, mask, target=None):
+        variables = {"params": params}
+        memory, seen = model.apply(variables, *source, method="encode", **more)
+        weights = seen["intermediates"]["encoder"]["layer_0"]["attention"]["weights"][0]
+        if target is None:
+            return memory, weights, None, None
+        states = model.apply(variables, target, memory, mask, method="decode")
+        return memory, weights, states, model.apply(variables, states, method="logits")
+
+    return run
 
 
 def token_ids(inputs: Inputs, name: str, vocab_size: int) -> Int[Array, "b t"]:
@@ -149,14 +169,12 @@ def _source(kind: str, config: Any, inputs: Inputs) -> tuple[Array, ...]:
 
 def _encoder_decoder(kind: str, config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     """Both stacks' states, the encoder's first weights, and logits if there are decoder's ids."""
-    source, found = _source(kind, config, inputs), {}
+    source = _source(kind, config, inputs)
     mask = source[1] if len(source) > 1 else None
-    (memory,), weights = _compiled(kind, config, "encoder", "encode")(params, *source)
-    if "decoder_input_ids" in inputs:
-        target = token_ids(inputs, "decoder_input_ids", config.vocab_size)
-        states = _applied(kind, config, "decode")(params, target, memory, mask)
-        logits = _applied(kind, config, "logits")(params, states)
-        found = {"last_hidden_state": (states, None), "logits": (logits, None)}
+    fed = ["decoder_input_ids"] if "decoder_input_ids" in inputs else []
+    target = [token_ids(inputs, name, config.vocab_size) for name in fed]
+    memory, weights, states, logits = _both_stacks(kind, config)(params, source, mask, *target)
+    found = {"last_hidden_state": (states, None), "logits": (logits, None)} if fed else {}
     found["encoder_last_hidden_state"] = memory, None if mask is None else mask[..., None]
     return found | {"attention_layer0": (weights, None if mask is None else _between(mask))}
 

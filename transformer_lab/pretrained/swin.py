@@ -11,7 +11,7 @@ from transformer_lab.pretrained.core import (
     label_names,
     label_settings,
 )
-from transformer_lab.pretrained.names import ROW, NameMap, Rule, dense, norm
+from transformer_lab.pretrained.names import ROW, NameMap, Rule, dense, norm, within
 from transformer_lab.pretrained.vit import convolution, read_sizes, write_sizes
 
 FIELDS = {
@@ -30,9 +30,7 @@ FIELDS = {
 STAGES = {"depths": ("stages", (2, 2, 6, 2)), "num_heads": ("stage_heads", (3, 6, 12, 24))}
 POSITIONS = "embeddings.position_embeddings"
 LAYER = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
+    **within("attention", "attention.self", query="query", key="key", value="value"),
     "attention/out": "attention.output.dense",
     "feed_forward/up": "intermediate.dense",
     "feed_forward/down": "output.dense",
@@ -65,8 +63,7 @@ def _write(config: SwinConfig, pad: int) -> dict[str, Any]:
         "use_absolute_embeddings": config.positions == "learned",
         **{key: list(getattr(config, ours)) for key, (ours, _) in STAGES.items()},
     }
-    labels = [f"LABEL_{i}" for i in range(config.classes) if config.head == "classes"]
-    return written | (label_settings(labels) if labels else {})
+    return written | label_settings(config.classes if config.head == "classes" else 0)
 
 
 def _names(config: SwinConfig, pad: int) -> NameMap:

@@ -76,8 +76,7 @@ def family(model_type: str, title: str) -> Family:
             "pooler_act": activation_name(*act),
             "pooler_output_size": config.pre_logits or config.width,
         }
-        labels = [f"LABEL_{i}" for i in range(config.classes) if config.head == "classes"]
-        return written | (label_settings(labels) if labels else {})
+        return written | label_settings(config.classes if config.head == "classes" else 0)
 
     return Family(
         model_type,

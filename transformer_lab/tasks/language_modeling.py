@@ -204,7 +204,7 @@ class LanguageModeling(Task):
         """Nats and tokens of each text, its end not counted; without a start token (see
         `task.prompt_start`) the first token is not either."""
         ids = [self.prompt_ids(t) for t in texts]
-        windows = list(self._windows(ids, None, None))
+        windows = list(self._windows(Ragged.from_lists(ids), None, None))
         nats = [np.asarray(self._nats(params, place(w))) for w in windows]
         per_row = np.concatenate(nats) if nats else np.zeros(0)
         tokens = [max(len(i) - 1, 0) for i in ids]

@@ -31,12 +31,12 @@ SECTIONS = {"task": QuestionAnsweringConfig, **TEXTS}
 
 
 class Window(NamedTuple):
-    """A question with a part of its context: `tokens[place]` is the context's token `first`."""
+    """A question with a part of its context, whose token `first` is `tokens[begin]`."""
 
     question: int
     tokens: list[int]
     first: int
-    place: int
+    begin: int
     count: int  # tokens of context
 
 
@@ -96,8 +96,8 @@ class QuestionAnswering(EncoderTask):
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
         rows = self.examples(split)
         windows, offsets = self._windows(rows)
-        spans = [self._answer_in(w, rows[w.question], offsets[w.question]) for w in windows]
-        start, end = np.asarray(spans, np.int32).reshape(-1, 2).T
+        found = [self._answer_in(w, rows[w.question], offsets[w.question]) for w in windows]
+        start, end = np.asarray(found, np.int32).reshape(-1, 2).T
         return ragged([w.tokens for w in windows]), {"start": start, "end": end}
 
     def _answer_in(self, window: Window, row, offsets) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class QuestionAnswering(EncoderTask):
         ]
         if not inside or not window.first <= inside[0] <= inside[-1] < window.first + window.count:
             return 0, 0
-        shift = window.place - window.first
+        shift = window.begin - window.first
         return inside[0] + shift, inside[-1] + shift
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
@@ -130,11 +130,11 @@ class QuestionAnswering(EncoderTask):
         for window, values in zip(windows, logits, strict=True):
             n = window.question
             null[n] = min(null[n], float(values[0].sum()))
-            found = self._best_span(values[window.place : window.place + window.count])
+            found = self._best_span(values[window.begin : window.begin + window.count])
             if found is not None and found[0] > best[n].score:
                 score, i, j = found
-                spans = offsets[n]
-                begin, end = spans[window.first + i][0], spans[window.first + j][1]
+                letters = offsets[n]
+                begin, end = letters[window.first + i][0], letters[window.first + j][1]
                 best[n] = Answer(rows[n].context[begin:end], score, 0.0)
         return [a._replace(gain=a.score - float(z)) for a, z in zip(best, null, strict=True)]
 
@@ -143,8 +143,8 @@ class QuestionAnswering(EncoderTask):
         if not len(values):
             return None
         sums = values[:, None, 0] + values[None, :, 1]
-        places = np.arange(len(values))
-        apart = places[None, :] - places[:, None]
+        index = np.arange(len(values))
+        apart = index[None, :] - index[:, None]
         allowed = (apart >= 0) & (apart < self.config.answer_length)
         i, j = np.unravel_index(np.where(allowed, sums, -np.inf).argmax(), sums.shape)
         return float(sums[i, j]), int(i), int(j)
