@@ -138,8 +138,9 @@ def spoken(*tokens):
     return 20.0 * np.eye(SILENCE + 1)[rows]
 
 
-def make(*scripts, config=None, marks=MARKS, **more):
-    decode = DecodeConfig(max_new_tokens=12, banned_tokens=(START, PREVIOUS, SILENCE))
+def make(*scripts, config=None, marks=MARKS, beams=1, **more):
+    banned = START, PREVIOUS, SILENCE
+    decode = DecodeConfig(max_new_tokens=12, banned_tokens=banned, beam_size=beams)
     text_of = lambda ids: " ".join(f"w{i}" for i in ids)  # noqa: E731
     config = config or SpeechConfig()
     scripts = np.stack(scripts)
@@ -176,6 +177,16 @@ def test_an_improbable_text_is_drawn_again_with_more_randomness():
     assert make(flat, seed=1).window({}, samples).ids != window.ids
     sure = make(flat, config=SpeechConfig(least_log_prob=-99.0)).window({}, samples)
     assert sure.temperature == 0.0
+
+
+def test_beams_find_the_longer_text_behind_a_less_likely_token():
+    script = spoken(time(0), 1, 2, time(1.0))
+    script[1, :] = 0.0
+    script[1, [1, END]] = 20.0, 20.1  # the end is likelier, but a longer text scores better
+    sound = HUM[:RATE]
+    assert make(script).window({}, sound).ids == [time(0)]
+    found = make(script, beams=3).window({}, sound)
+    assert found.ids == [time(0), 1, 2, time(1.0)] and found.temperature == 0.0
 
 
 def test_a_text_that_repeats_itself_is_drawn_again():

@@ -185,10 +185,9 @@ class Transcriber:
         window = None
         for temperature in self.config.temperatures:
             key = jax.random.fold_in(jax.random.key(self.seed), number)
-            decode = replace(self.decode, temperature=float(temperature > 0))
-            if temperature:
-                decode = replace(decode, beam_size=1)
-            controls = controls_of(replace(decode, temperature=temperature))
+            drawn = {"temperature": 1.0, "beam_size": 1} if temperature else {"temperature": 0.0}
+            decode = replace(self.decode, **drawn)
+            controls = controls_of(replace(decode, temperature=temperature, beam_size=1))
             found = self._search(params, cache, batch["prompt"], decode, key, controls)
             found = jax.device_get(found)
             ids = found.tokens[0, 0, : found.lengths[0, 0]].tolist()
