@@ -75,6 +75,7 @@ def test_a_window_is_cut_at_its_times():
     # The text behind the last pair has no end: the next window begins there.
     assert cut([zero, 1, one, two, 2], ZERO, 30.0) == (pieces[:1], 1.0)
     assert cut([zero, 1, one, one, 2, two, two], ZERO, 30.0)[1] == 2.0
+    assert cut([one, 1, two], ZERO, 30.0) == ([(1.0, 2.0, [1])], 0.0)
     assert cut([zero, 1, 2], ZERO, 4.5) == ([(0.0, 4.5, [1, 2])], 0.0)
     assert cut([], ZERO, 4.5) == ([(0.0, 4.5, [])], 0.0)
     assert cut([1, 2], None, 4.5) == ([(0.0, 4.5, [1, 2])], 0.0)
@@ -190,11 +191,11 @@ def test_beams_find_the_longer_text_behind_a_less_likely_token():
 
 
 def test_a_text_that_repeats_itself_is_drawn_again():
-    script = spoken(time(0), *[1] * 11)
-    kept = make(script).window({}, HUM[:RATE])
-    assert kept.ids == [time(0), *[1] * 11] and kept.temperature == 0.0
-    strict = make(script, config=SpeechConfig(most_compression=1.2, temperatures=(0.0, 0.3)))
-    assert strict.window({}, HUM[:RATE]).temperature == 0.3
+    once, often = (spoken(time(0), *[1] * count) for count in (2, 11))
+    settings = SpeechConfig(temperatures=(0.0, 0.3))
+    for script, temperature in ((once, 0.0), (often, 0.3)):
+        window = make(script, config=settings).window({}, HUM[:RATE])
+        assert window.ids[:3] == [time(0), 1, 1] and window.temperature == temperature
 
 
 def test_without_times_a_window_is_one_piece():

@@ -272,8 +272,9 @@ def cut(
     ends = [i for i in range(1, len(ids)) if is_time[i - 1] and is_time[i]]
     closed = is_time[-2:] == [False, True]
     if not ends:
-        last = next((time(token) for token in reversed(ids) if token > zero), seconds)
-        return [(0.0, last, texts)], 0.0
+        times = [time(token) for token in ids if token >= zero]
+        first, last = (times[0] if times else 0.0), (times[-1] if len(times) > 1 else seconds)
+        return [(first, last, texts)], 0.0
     pieces, first = [], 0
     for end in [*ends, *[len(ids)] * closed]:
         part = ids[first:end]
