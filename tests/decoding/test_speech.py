@@ -168,16 +168,28 @@ def test_windows_follow_the_times_and_the_text_before_is_part_of_the_prompt():
     assert alone.prompts == [[START]] * 3
 
 
-def test_an_improbable_text_is_drawn_again_with_more_randomness():
+def tried(transcriber):
+    """A window's text, and the mean log-probability of what each temperature wrote."""
+    search, means = transcriber._search, []
+
+    def noted(*args):
+        found = search(*args)
+        means.append(float(found.log_probs[0, 0] / found.lengths[0, 0]))
+        return found
+
+    transcriber._search = noted
+    return transcriber.window({}, HUM[:RATE]), means
+
+
+def test_of_texts_that_are_all_improbable_the_likeliest_counts():
     flat = np.zeros((14, SILENCE + 1))
-    samples = HUM[:RATE]
-    transcriber = make(flat)
-    window = transcriber.window({}, samples)
-    assert window.temperature == 1.0 and window.log_prob < -1 and window.silence < 0.1
-    assert make(flat).window({}, samples) == window
-    assert make(flat, seed=1).window({}, samples).ids != window.ids
-    sure = make(flat, config=SpeechConfig(least_log_prob=-99.0)).window({}, samples)
-    assert sure.temperature == 0.0
+    window, means = tried(make(flat))
+    assert len(means) == 6 and max(means) < -1 and window.silence < 0.1
+    np.testing.assert_allclose(window.log_prob, max(means), rtol=1e-6)
+    assert tried(make(flat)) == (window, means)
+    assert tried(make(flat, seed=1))[1][1:] != means[1:]
+    sure, means = tried(make(flat, config=SpeechConfig(least_log_prob=-99.0)))
+    assert sure.temperature == 0.0 and len(means) == 1
 
 
 def test_beams_find_the_longer_text_behind_a_less_likely_token():
@@ -190,12 +202,10 @@ def test_beams_find_the_longer_text_behind_a_less_likely_token():
     assert found.ids == [time(0), 1, 2, time(1.0)] and found.temperature == 0.0
 
 
-def test_a_text_that_repeats_itself_is_drawn_again():
-    once, often = (spoken(time(0), *[1] * count) for count in (2, 11))
-    settings = SpeechConfig(temperatures=(0.0, 0.3))
-    for script, temperature in ((once, 0.0), (often, 0.3)):
-        window = make(script, config=settings).window({}, HUM[:RATE])
-        assert window.ids[:3] == [time(0), 1, 1] and window.temperature == temperature
+def test_a_text_that_repeats_itself_is_decoded_again():
+    for count, searches in ((2, 1), (11, 6)):
+        window, means = tried(make(spoken(time(0), *[1] * count)))
+        assert len(means) == searches and window.ids[:3] == [time(0), 1, 1]
 
 
 def test_without_times_a_window_is_one_piece():

@@ -44,7 +44,7 @@ class SpeechConfig:
     task: str = "transcribe"  # or translate: into English
     times: bool = True  # with times; else a window's text is one piece
     with_previous: bool = True  # the text before a window is part of its prompt
-    # The first temperature whose text is good enough counts, else the last one's
+    # The first temperature whose text is good enough counts
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     least_log_prob: float = -1.0  # a token's mean log-probability, below which it is not
     most_compression: float = 2.4  # by zlib, above which it repeats itself
@@ -173,7 +173,8 @@ class Transcriber:
         language: str = "",
         number: int = 0,
     ) -> Window:
-        """The text of one window behind a text, of the first temperature that is good enough."""
+        """The text of one window behind a text, of the first temperature that is good enough; if
+        none is, the likeliest of those that do not repeat themselves, else of all."""
         prompt, length = self._marks(language), len(self._marks(language))
         if before:
             prompt = [self.marks.previous, *before[-self.room :], *prompt]
@@ -182,7 +183,7 @@ class Transcriber:
         cache, first = self._read(params, batch)
         at_start = np.asarray(first[0])
         silence = 0.0 if self.marks.silence is None else float(at_start[self.marks.silence])
-        window = None
+        tried = []
         for temperature in self.config.temperatures:
             key = jax.random.fold_in(jax.random.key(self.seed), number)
             drawn = {"temperature": 1.0, "beam_size": 1} if temperature else {"temperature": 0.0}
@@ -193,19 +194,19 @@ class Transcriber:
             ids = found.tokens[0, 0, : found.lengths[0, 0]].tolist()
             mean = float(found.log_probs[0, 0]) / max(len(ids), 1)
             ids = ids[:-1] if ids and ids[-1] == self.eos_id else ids
-            window = Window(ids, mean, silence, temperature)
-            if self._is_silent(window) or not self._is_poor(window):
-                break
-        return window
+            tried.append(Window(ids, mean, silence, temperature))
+            good = mean >= self.config.least_log_prob and not self._repeats(tried[-1])
+            if good or self._is_silent(tried[-1]):
+                return tried[-1]
+        return max(tried, key=lambda window: (not self._repeats(window), window.log_prob))
 
     def _is_silent(self, window: Window) -> bool:
         likely = window.silence > self.config.silence
         return likely and window.log_prob < self.config.least_log_prob
 
-    def _is_poor(self, window: Window) -> bool:
+    def _repeats(self, window: Window) -> bool:
         data = self.text_of(self._texts(window.ids)).encode()
-        repeats = len(data) > self.config.most_compression * len(zlib.compress(data))
-        return repeats or window.log_prob < self.config.least_log_prob
+        return len(data) > self.config.most_compression * len(zlib.compress(data))
 
     def _texts(self, ids: Sequence[int]) -> list[int]:
         return [token for token in ids if not self.times or token < self.decode.zero_time]
