@@ -104,8 +104,8 @@ class Window(NamedTuple):
 class Transcriber:
     """Writes what is heard with a Whisper model, which it compiles once for each kind of prompt.
 
-    `text_of` makes text of ids without marks and times; `place` puts a batch on devices. What a
-    temperature draws follows from the seed and the window's place.
+    `text_of` makes text of ids without times. What a temperature draws follows from the seed and
+    the window's place.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class Transcriber:
         *,
         eos_id: int,
         text_of: Callable[[Sequence[int]], str],
-        place: Callable[[Any], Any] | None = None,
         seed: int = 0,
     ):
         self.model, self.config, self.marks = model, config, marks
@@ -129,7 +128,6 @@ class Transcriber:
         self.samples = model.config.frames * HOP  # of a window
         self.new = decode.max_new_tokens or model.config.max_length // 2
         self.room = model.config.max_length - self.new - len(self._marks("")) - 1
-        self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._read, self._search = jax.jit(self._first), jax.jit(self._found, static_argnums=3)
         if config.language and marks.languages and config.language not in marks.languages:
             known("language = ", config.language, marks.languages)
@@ -220,7 +218,7 @@ class Transcriber:
         padding = length - len(prompt)
         ids = np.pad(np.asarray(prompt, np.int32), (padding, 0), constant_values=self.eos_id)
         start = np.array([padding], np.int32)
-        return self._place({"samples": samples[None], "prompt": ids[None], "start": start})
+        return {"samples": samples[None], "prompt": ids[None], "start": start}
 
     def _first(self, params, batch):
         """The cache of all but the prompt's last token, and the probabilities [b v] of what comes
