@@ -86,4 +86,4 @@ def test_what_only_helps_a_kind_is_none():
         kinds("transformer_lab.tasks", "SECTIONS")
     ) == set()
     assert "costs" not in kinds("transformer_lab.models", "CONFIG")
-    assert len(pretrained.families()) == 24
+    assert len(pretrained.families()) == 25

@@ -75,6 +75,7 @@ def test_a_window_is_cut_at_its_times():
     # The text behind the last pair has no end: the next window begins there.
     assert cut([zero, 1, one, two, 2], ZERO, 30.0) == (pieces[:1], 1.0)
     assert cut([zero, 1, one, one, 2, two, two], ZERO, 30.0)[1] == 2.0
+    assert cut([one, 1, two], ZERO, 30.0) == ([(1.0, 2.0, [1])], 0.0)
     assert cut([zero, 1, 2], ZERO, 4.5) == ([(0.0, 4.5, [1, 2])], 0.0)
     assert cut([], ZERO, 4.5) == ([(0.0, 4.5, [])], 0.0)
     assert cut([1, 2], None, 4.5) == ([(0.0, 4.5, [1, 2])], 0.0)
@@ -138,8 +139,9 @@ def spoken(*tokens):
     return 20.0 * np.eye(SILENCE + 1)[rows]
 
 
-def make(*scripts, config=None, marks=MARKS, **more):
-    decode = DecodeConfig(max_new_tokens=12, banned_tokens=(START, PREVIOUS, SILENCE))
+def make(*scripts, config=None, marks=MARKS, beams=1, **more):
+    banned = START, PREVIOUS, SILENCE
+    decode = DecodeConfig(max_new_tokens=12, banned_tokens=banned, beam_size=beams)
     text_of = lambda ids: " ".join(f"w{i}" for i in ids)  # noqa: E731
     config = config or SpeechConfig()
     scripts = np.stack(scripts)
@@ -166,24 +168,44 @@ def test_windows_follow_the_times_and_the_text_before_is_part_of_the_prompt():
     assert alone.prompts == [[START]] * 3
 
 
-def test_an_improbable_text_is_drawn_again_with_more_randomness():
+def tried(transcriber):
+    """A window's text, and the mean log-probability of what each temperature wrote."""
+    search, means = transcriber._search, []
+
+    def noted(*args):
+        found = search(*args)
+        means.append(float(found.log_probs[0, 0] / found.lengths[0, 0]))
+        return found
+
+    transcriber._search = noted
+    return transcriber.window({}, HUM[:RATE]), means
+
+
+def test_of_texts_that_are_all_improbable_the_likeliest_counts():
     flat = np.zeros((14, SILENCE + 1))
-    samples = HUM[:RATE]
-    transcriber = make(flat)
-    window = transcriber.window({}, samples)
-    assert window.temperature == 1.0 and window.log_prob < -1 and window.silence < 0.1
-    assert make(flat).window({}, samples) == window
-    assert make(flat, seed=1).window({}, samples).ids != window.ids
-    sure = make(flat, config=SpeechConfig(least_log_prob=-99.0)).window({}, samples)
-    assert sure.temperature == 0.0
+    window, means = tried(make(flat))
+    assert len(means) == 6 and max(means) < -1 and window.silence < 0.1
+    np.testing.assert_allclose(window.log_prob, max(means), rtol=1e-6)
+    assert tried(make(flat)) == (window, means)
+    assert tried(make(flat, seed=1))[1][1:] != means[1:]
+    sure, means = tried(make(flat, config=SpeechConfig(least_log_prob=-99.0)))
+    assert sure.temperature == 0.0 and len(means) == 1
 
 
-def test_a_text_that_repeats_itself_is_drawn_again():
-    script = spoken(time(0), *[1] * 11)
-    kept = make(script).window({}, HUM[:RATE])
-    assert kept.ids == [time(0), *[1] * 11] and kept.temperature == 0.0
-    strict = make(script, config=SpeechConfig(most_compression=1.2, temperatures=(0.0, 0.3)))
-    assert strict.window({}, HUM[:RATE]).temperature == 0.3
+def test_beams_find_the_longer_text_behind_a_less_likely_token():
+    script = spoken(time(0), 1, 2, time(1.0))
+    script[1, :] = 0.0
+    script[1, [1, END]] = 20.0, 20.1  # the end is likelier, but a longer text scores better
+    sound = HUM[:RATE]
+    assert make(script).window({}, sound).ids == [time(0)]
+    found = make(script, beams=3).window({}, sound)
+    assert found.ids == [time(0), 1, 2, time(1.0)] and found.temperature == 0.0
+
+
+def test_a_text_that_repeats_itself_is_decoded_again():
+    for count, searches in ((2, 1), (11, 6)):
+        window, means = tried(make(spoken(time(0), *[1] * count)))
+        assert len(means) == searches and window.ids[:3] == [time(0), 1, 1]
 
 
 def test_without_times_a_window_is_one_piece():

@@ -4,6 +4,7 @@ import json
 import struct
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -112,7 +113,9 @@ def test_what_is_damaged_or_another_thing_is_one_line_that_names_the_file(tmp_pa
     assert "missing: " in refusal(save(tmp_path, lost))
     lost = {key: value for key, value in variables.items() if "num_heads" not in key}
     assert "num_heads" in refusal(save(tmp_path, lost))
-    assert "unexpected: more" in refusal(save(tmp_path, variables | {"more": np.ones(2)}))
+    assert "unexpected: more" in refusal(
+        save(tmp_path, variables | {"more": np.ones(2, np.float32)})
+    )
     assert "suppress_ids" in refusal(save(tmp_path, variables, {"suppress_ids": [53]}))
 
 
@@ -140,5 +143,9 @@ def test_the_real_tiny_model_has_the_logits_of_the_reference():
     sound = sound + 0.05 * np.cos(2 * np.pi * 3000 * t) * (t > 1)
     window = np.pad(sound, (0, 27 * RATE)).astype(np.float32)[None]
     net = models.family("whisper").build(model.config)
-    run = lambda params: net.apply({"params": params}, log_mel(window, 80), np.array([READ]))  # noqa: E731
-    np.testing.assert_allclose(jax.jit(run)(model.params)[0][:, HEAD], LOGITS, atol=2e-4)
+
+    @jax.jit
+    def run(params):
+        return net.apply({"params": params}, log_mel(jnp.asarray(window), 80), jnp.array([READ]))
+
+    np.testing.assert_allclose(run(model.params)[0][:, HEAD], LOGITS, atol=2e-4)

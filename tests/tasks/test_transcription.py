@@ -81,7 +81,9 @@ def test_losses_on_a_mesh_are_those_of_one_device(folder, learned):
 def test_silence_behind_a_recording_and_rows_beside_it_change_nothing(learned):
     trainer, params, _ = learned
     batch = next(iter(trainer.task.eval_batches("test")))
-    run = jax.jit(lambda b: trainer.model.apply({"params": params}, b["features"], b["target"]))
+    run = jax.jit(
+        lambda b: trainer.task.model.apply({"params": params}, b["features"], b["target"])
+    )
     whole = run(batch)
     others = {name: np.where(np.arange(8)[:, None] == 1, x.reshape(8, -1), 0).reshape(x.shape)
               for name, x in batch.items()}  # fmt: skip

@@ -44,7 +44,7 @@ class SpeechConfig:
     task: str = "transcribe"  # or translate: into English
     times: bool = True  # with times; else a window's text is one piece
     with_previous: bool = True  # the text before a window is part of its prompt
-    # The first temperature whose text is good enough counts, else the last one's
+    # The first temperature whose text is good enough counts
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     least_log_prob: float = -1.0  # a token's mean log-probability, below which it is not
     most_compression: float = 2.4  # by zlib, above which it repeats itself
@@ -104,8 +104,8 @@ class Window(NamedTuple):
 class Transcriber:
     """Writes what is heard with a Whisper model, which it compiles once for each kind of prompt.
 
-    `text_of` makes text of ids without marks and times; `place` puts a batch on devices. What a
-    temperature draws follows from the seed and the window's place.
+    `text_of` makes text of ids without times. What a temperature draws follows from the seed and
+    the window's place.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class Transcriber:
         *,
         eos_id: int,
         text_of: Callable[[Sequence[int]], str],
-        place: Callable[[Any], Any] | None = None,
         seed: int = 0,
     ):
         self.model, self.config, self.marks = model, config, marks
@@ -129,7 +128,6 @@ class Transcriber:
         self.samples = model.config.frames * HOP  # of a window
         self.new = decode.max_new_tokens or model.config.max_length // 2
         self.room = model.config.max_length - self.new - len(self._marks("")) - 1
-        self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._read, self._search = jax.jit(self._first), jax.jit(self._found, static_argnums=3)
         if config.language and marks.languages and config.language not in marks.languages:
             known("language = ", config.language, marks.languages)
@@ -173,7 +171,8 @@ class Transcriber:
         language: str = "",
         number: int = 0,
     ) -> Window:
-        """The text of one window behind a text, of the first temperature that is good enough."""
+        """The text of one window behind a text, of the first temperature that is good enough; if
+        none is, the likeliest of those that do not repeat themselves, else of all."""
         prompt, length = self._marks(language), len(self._marks(language))
         if before:
             prompt = [self.marks.previous, *before[-self.room :], *prompt]
@@ -182,31 +181,30 @@ class Transcriber:
         cache, first = self._read(params, batch)
         at_start = np.asarray(first[0])
         silence = 0.0 if self.marks.silence is None else float(at_start[self.marks.silence])
-        window = None
+        tried = []
         for temperature in self.config.temperatures:
             key = jax.random.fold_in(jax.random.key(self.seed), number)
-            decode = replace(self.decode, temperature=float(temperature > 0))
-            if temperature:
-                decode = replace(decode, beam_size=1)
-            controls = controls_of(replace(decode, temperature=temperature))
+            drawn = {"temperature": 1.0, "beam_size": 1} if temperature else {"temperature": 0.0}
+            decode = replace(self.decode, **drawn)
+            controls = controls_of(replace(decode, temperature=temperature, beam_size=1))
             found = self._search(params, cache, batch["prompt"], decode, key, controls)
             found = jax.device_get(found)
             ids = found.tokens[0, 0, : found.lengths[0, 0]].tolist()
             mean = float(found.log_probs[0, 0]) / max(len(ids), 1)
             ids = ids[:-1] if ids and ids[-1] == self.eos_id else ids
-            window = Window(ids, mean, silence, temperature)
-            if self._is_silent(window) or not self._is_poor(window):
-                break
-        return window
+            tried.append(Window(ids, mean, silence, temperature))
+            good = mean >= self.config.least_log_prob and not self._repeats(tried[-1])
+            if good or self._is_silent(tried[-1]):
+                return tried[-1]
+        return max(tried, key=lambda window: (not self._repeats(window), window.log_prob))
 
     def _is_silent(self, window: Window) -> bool:
         likely = window.silence > self.config.silence
         return likely and window.log_prob < self.config.least_log_prob
 
-    def _is_poor(self, window: Window) -> bool:
+    def _repeats(self, window: Window) -> bool:
         data = self.text_of(self._texts(window.ids)).encode()
-        repeats = len(data) > self.config.most_compression * len(zlib.compress(data))
-        return repeats or window.log_prob < self.config.least_log_prob
+        return len(data) > self.config.most_compression * len(zlib.compress(data))
 
     def _texts(self, ids: Sequence[int]) -> list[int]:
         return [token for token in ids if not self.times or token < self.decode.zero_time]
@@ -220,7 +218,7 @@ class Transcriber:
         padding = length - len(prompt)
         ids = np.pad(np.asarray(prompt, np.int32), (padding, 0), constant_values=self.eos_id)
         start = np.array([padding], np.int32)
-        return self._place({"samples": samples[None], "prompt": ids[None], "start": start})
+        return {"samples": samples[None], "prompt": ids[None], "start": start}
 
     def _first(self, params, batch):
         """The cache of all but the prompt's last token, and the probabilities [b v] of what comes
@@ -273,8 +271,9 @@ def cut(
     ends = [i for i in range(1, len(ids)) if is_time[i - 1] and is_time[i]]
     closed = is_time[-2:] == [False, True]
     if not ends:
-        last = next((time(token) for token in reversed(ids) if token > zero), seconds)
-        return [(0.0, last, texts)], 0.0
+        times = [time(token) for token in ids if token >= zero]
+        first, last = (times[0] if times else 0.0), (times[-1] if len(times) > 1 else seconds)
+        return [(first, last, texts)], 0.0
     pieces, first = [], 0
     for end in [*ends, *[len(ids)] * closed]:
         part = ids[first:end]

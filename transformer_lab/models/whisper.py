@@ -98,7 +98,7 @@ class Whisper(EncoderDecoder):
         """The encoder's states, one for every two frames."""
         cfg = self.config
         if self.is_initializing():  # shapes are the config's, whatever the example
-            features = jnp.zeros((1, cfg.frames, cfg.bins))
+            features = jnp.zeros((len(features), cfg.frames, cfg.bins))
         if features.shape[1:] != (cfg.frames, cfg.bins):
             raise LabError(
                 f"a window has {features.shape[1]} frames of {features.shape[2]} bands, the model "

@@ -70,23 +70,23 @@ def read_variables(path: Path) -> dict[str, np.ndarray]:
             name, shape = text(), tuple(number("I") for _ in range(number("B")))
             kind, value = TYPES[number("B")], take(number("I"))
             found[name] = np.frombuffer(value, kind).reshape(shape)
-        for _ in range(number("I")):
-            alias, name = text(), text()
-            found[alias] = found[name]
+        aliases = {text(): text() for _ in range(number("I"))}
+        whole, scales = _whole(found)
+        return whole | {alias: whole[n] for alias, n in aliases.items() if n not in scales}
     except (struct.error, ValueError, IndexError, KeyError) as error:
         raise LabError(f"{path}: damaged, or no {WEIGHTS} of CTranslate2: {error}") from error
-    return _whole(found)
 
 
-def _whole(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The variables without the scales, by which the weights of whole numbers are divided."""
+def _whole(found: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], set[str]]:
+    """The variables without the scales, by which the weights of whole numbers are divided; and the
+    names of the scales."""
     scales = {name: value for name, value in found.items() if name.endswith("_scale")}
     out = {name: value for name, value in found.items() if name not in scales}
     for name, scale in scales.items():
         weight = out[name.removesuffix("_scale")]
         rows = scale.astype(np.float32).reshape(-1, *[1] * (weight.ndim - 1))
         out[name.removesuffix("_scale")] = weight.astype(np.float32) / rows
-    return out
+    return out, {*scales}
 
 
 def load(directory: str | Path) -> Pretrained:

@@ -116,16 +116,14 @@ def layers(
     """
     biases = {"attention": config.attention_bias, "feed_forward": config.feed_forward_bias}
     biases["mixer"] = config.mixer.bias
-    rules = []
+    rules, bare = [], ("key",) * (not config.key_bias) if config.qkv_bias else QUERY_KEY_VALUE
     for part, name in parts.items():
         names = f"{ours}/layer_{{i}}/{part}", f"{theirs}.{{i}}.{name}"
         module, _, leaf = part.removeprefix("cross_").partition("/")
         if part.endswith("_norm"):
             rules += norm(*names, config.norm != "rms_norm")
         else:
-            bare = leaf in QUERY_KEY_VALUE and not config.qkv_bias
-            bare = bare or leaf == "key" and not config.key_bias
-            rules += dense(*names, biases[module] and not bare, kernel)
+            rules += dense(*names, biases[module] and leaf not in bare, kernel)
     return rules
 
 
@@ -184,7 +182,6 @@ class NameMap:
     derived: Mapping[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # computed by us
     unused: frozenset[str] = frozenset()  # read by no computation of theirs; {i}: any number
     written_copies: frozenset[str] = frozenset()  # copies that their reader needs in the file
-
     prefix: str = ""  # of most names, which files of a bare model without a head lack
     rename: Callable[[str], str] = str  # what a file calls a tensor -> what the table calls it
     others: tuple[Rule, ...] = ()  # another layout, which files may have; it is never written

@@ -16,6 +16,7 @@ from transformer_lab.pretrained.names import NameMap, Shapes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TASKS = {"decoder": "CAUSAL_LM", "encoder": "FEATURE_EXTRACTION", "encoder_decoder": "SEQ_2_SEQ_LM"}
+TASKS |= {"whisper": "SEQ_2_SEQ_LM"}
 Factors = Mapping[str, tuple[Float[np.ndarray, "i r"], Float[np.ndarray, "r o"]]]
 
 

@@ -169,7 +169,7 @@ class Transcription(Task):
 
     # Scores and transcripts.
 
-    def transcriber(self, place: Place | None = None, **changes: Any) -> Transcriber:
+    def transcriber(self, **changes: Any) -> Transcriber:
         """The one that the settings describe, with some of the section `speech` changed."""
         tok = self.tokenizer
         reserved = {tok.eos_id, *self.marks.all()}
@@ -184,7 +184,6 @@ class Transcription(Task):
             self.marks,
             eos_id=tok.eos_id,
             text_of=text_of,
-            place=place,
             seed=self.seed,
         )
 
