@@ -42,14 +42,12 @@ class Cell:
 
     @property
     def blocks(self) -> int:
-        """How many blocks of H columns the products of a step have: one a gate, then the new
-        value."""
+        """How many blocks of H columns a step's products have: one a gate, then the new value."""
         return BLOCKS[self.kind]
 
     @property
     def parts(self) -> int:
-        """How many arrays [B, H] a state has: two for LSTMs (output and cell), one for the
-        others."""
+        """How many arrays [B, H] a state has: two (output, cell) for LSTMs, one for others."""
         return 2 if self.kind.startswith("lstm") else 1
 
 

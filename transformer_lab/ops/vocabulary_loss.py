@@ -25,8 +25,7 @@ APART = ("vocabulary", "parts")  # the layout between the stored one and the pro
 
 
 def worth_blocks(rows: int, length: int, pieces: int) -> bool:
-    """Whether whole logits would take so much memory that computing them twice, a third more time,
-    pays."""
+    """Whether whole logits would be so large that computing them twice, a third more time, pays."""
     shape, mesh = (rows, length, pieces), current_mesh()
     if mesh is not None:
         shape = NamedSharding(mesh, split_of(TOKENS, shape, mesh)).shard_shape(shape)
@@ -52,8 +51,7 @@ def blockwise_scores(
 
 
 def _over_blocks(sizes, step, carry):
-    """Folds step(carry, start, rows) over the blocks of the table, the last of which may be
-    smaller."""
+    """Folds step(carry, start, rows) over the table's blocks; the last one may be smaller."""
     size, block = sizes
     whole = size // block
     carry = repeat(whole, lambda i, c: step(c, i * block, block), carry)
@@ -92,7 +90,7 @@ def _forward(sizes, states, table, labels, bias):
         _, logits = _logits(states, table, bias, start, rows)
         mine = labels[..., None] - start == jnp.arange(rows)
         highest = logits.max(axis=-1)
-        # a running logsumexp: sums are scaled anew whenever a block has a greater logit
+        # A running logsumexp: sums are scaled anew whenever a block has a greater logit
         new = jnp.maximum(top, highest)
         total = total * jnp.exp(top - new) + jnp.exp(logits - new[..., None]).sum(axis=-1)
         chosen = chosen + jnp.where(mine, logits, 0.0).sum(axis=-1)
@@ -113,7 +111,7 @@ def _backward(sizes, kept, gradients):
     def step(carry, start, rows):
         to_states, to_table, to_bias = carry
         part, logits = _logits(states, table, bias, start, rows)
-        # d logsumexp / d logit = softmax, d mean / d logit = 1 / size, d chosen / d logit = [label]
+        # Derivatives by a logit: softmax (logsumexp), 1 / size (mean), 1 at the label (chosen)
         slopes = of_logsumexp * jnp.exp(logits - logsumexp[..., None]) + of_mean / sizes[0]
         mine = labels[..., None] - start == jnp.arange(rows)
         slopes = slopes + jnp.where(mine, of_chosen, 0.0)
