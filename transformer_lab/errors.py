@@ -72,9 +72,7 @@ def chosen(settings: Any, section: str, choices: Mapping[str, Iterable[str]]) ->
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is of a type such as `list[str]` or `dict[str, float
-
-    str]`.
+    """Whether a JSON value is of a type such as `list[str]` or `dict[str, float | str]`.
 
     A whole number is a float too, and true is no number. Numbers above 1e100 are refused: their
     squares and sums may be too large for a float.

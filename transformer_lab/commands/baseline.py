@@ -32,8 +32,7 @@ def main(_: list[str]) -> None:
 
 
 def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float]]]:
-    """Yields classifier, held-out split, its number of examples and the scores, for both
-    classifiers.
+    """Yields classifier, held-out split, its number of examples and scores, for both of them.
 
     Raises: LabError for a config of another task, or examples without a class.
     """

@@ -92,8 +92,7 @@ def stream(trainer, params, prompt: str, number: int) -> None:
 
 
 def generator_of(trainer):
-    """The task's generator; long prompts leave room for fewer tokens, unless a flag sets the
-    limit."""
+    """The task's generator; long prompts shorten the output unless a flag sets its length."""
     generator = trainer.task.generator(trainer.place)
     generator.shrinks = "config.decode.max_new_tokens" not in flags.FLAGS
     return generator
@@ -142,8 +141,7 @@ def batch(trainer, params, prompts: list[str]) -> None:
 
 
 def score(trainer, params, texts: list[str]) -> None:
-    """Writes a JSON line for each text: log-probability, number of tokens, perplexity, bits per
-    byte."""
+    """Writes a JSON line for each text: log-probability, tokens, perplexity, bits per byte."""
     scores = trainer.task.score_texts(params, texts, trainer.place)
     for text, (nats, tokens) in zip(texts, scores, strict=True):
         size = len(text.encode())

@@ -21,8 +21,7 @@ from transformer_lab.ops.visibility import Visible
 
 
 class Flow(NamedTuple):
-    """Which positions are real, which begin a document, and their indices; None if all are
-    plain."""
+    """Which positions are real, which begin a document, and their indices; None if not needed."""
 
     real: Bool[Array, "b t"] | None = None
     fresh: Bool[Array, "b t"] | None = None
@@ -30,8 +29,7 @@ class Flow(NamedTuple):
 
     @classmethod
     def of(cls, seen: Visible, positions: Int[Array, "t"] | None, start: Any = None) -> "Flow":
-        """The flow that fits an attention mask's segments or real keys, or the first real
-        positions."""
+        """The flow that fits an attention mask's segments or real keys, or first real positions."""
         segments, real, fresh = seen.query_segments, seen.keys, None
         if segments is not None:
             before = jnp.pad(segments[:, :-1], ((0, 0), (1, 0)), constant_values=-1)

@@ -134,7 +134,6 @@ def odd_width(kind: str) -> bool:
 
 
 def least_width(kind: str) -> int | None:
-    """The smallest width at which LENGTH positions have distinct vectors, up to WIDTH; else
-    None."""
+    """The smallest width up to WIDTH at which LENGTH positions have distinct vectors, or None."""
     widths = range(1, WIDTH + 1)
     return next((w for w in widths if distinct(traces(settings(kind, w, 8), 0, LENGTH))), None)

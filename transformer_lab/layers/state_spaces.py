@@ -107,8 +107,7 @@ def _numbers(shape: tuple[int, ...]) -> Array:
 
 
 def _convolved(self, x, before, flow):
-    """Each channel's causal convolution and activation, and what the next call needs of the
-    past."""
+    """Each channel's causal convolution and activation, and the inputs that the next call needs."""
     width = self.config.mixer.convolution
     init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), 1)
     kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))

@@ -87,8 +87,7 @@ def local_attend(
         return jnp.pad(x, room).reshape(*x.shape[:axis], blocks, window, *x.shape[axis + 1 :])
 
     def around(x, axis):
-        """Each block together with its neighbouring blocks; zeros, or False, where there is
-        none."""
+        """Each block joined with its neighbouring blocks; zeros, or False, at the ends."""
         room = [(0, 0)] * (x.ndim + 1)
         room[axis] = (1, 1)
         padded = jnp.pad(split(x, axis), room)

@@ -103,8 +103,7 @@ def start(query: Float[Array, "b k g t h"]) -> Carry:
 
 
 def finish(carry: Carry, dtype: Any) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The attention outputs [B, K, G, T, H] in `dtype`, and the logsumexp of each query's
-    scores."""
+    """The outputs [B, K, G, T, H] in `dtype`, and the logsumexp of each query's scores."""
     sums, top, total = carry
     safe = jnp.where(total > 0, total, 1.0)
     return (sums / safe[..., None]).astype(dtype), top + jnp.log(safe)
@@ -143,8 +142,7 @@ def fold(
     pairs: Pairs,
     count: Any = None,
 ) -> Carry:
-    """Adds to the state what the queries find in these keys, for the first `count` pairs (None:
-    all).
+    """Adds to the state what queries find in these keys, at the first `count` pairs (None: all).
 
     The running softmax (Dao 2022, algorithm 1): with the new maximum m' = max(m, max scores), old
     sums are scaled by exp(m - m') before the block's exp(scores - m') are added.

@@ -1,5 +1,4 @@
-"""Contrastive losses, which tell each image's own text from the batch's others: (sum, weight)
-pairs.
+"""Contrastive losses tell an image's own text from the batch's others; (sum, weight) pairs.
 
 `images` [N, D] and `texts` [N, D] are vectors of length 1; row i of one belongs to row i of the
 other. A row whose mask is False is padding: it adds no loss and is nobody's negative.
@@ -86,8 +85,8 @@ def chunked_softmax_loss(
     """
 
     def block(images, scale, mask, own, state):
-        """One block of logits: added to the images' sums, which stay, and to the texts', which
-        travel."""
+        """One block of logits: added to the images' sums, which stay, and the texts', which
+        move."""
         texts, seen, columns, rows = state
         logits = scale * images @ texts.T
         more = jax.nn.logsumexp(jnp.where(seen[None], logits, FAR), axis=1)

@@ -22,8 +22,7 @@ Hidden = Callable[[Float[Array, "... f"], Float[Array, "... f"] | None], Float[A
 
 
 class Routes(NamedTuple):
-    """The experts each token is sent to, the weights of their outputs, and the slots it takes
-    there."""
+    """The experts each token is sent to, the weights of their outputs, and its slots there."""
 
     expert: Int[Array, "b t k"]
     weight: Float[Array, "b t k"]  # 0 where the token was dropped
@@ -67,8 +66,7 @@ def choose_experts(
 def choose_tokens(
     probabilities: Float[Array, "b t e"], capacity: int, real: Bool[Array, "b t"] | None = None
 ) -> Float[Array, "b t e c"]:
-    """Expert choice: each expert takes its `capacity` most probable tokens (Zhou 2022, section
-    3.2).
+    """Expert choice: each expert takes its `capacity` most probable tokens (Zhou 2022, 3.2).
 
     Returns the weight of each token in each slot of each expert. All experts are full; a token may
     be taken by many of them, or by none. A token's experts depend on later tokens, so it does not
@@ -81,8 +79,7 @@ def choose_tokens(
 
 
 def places(routes: Routes, experts: int, capacity: int) -> Float[Array, "b t e c"]:
-    """The weights of token choice as an array over experts and slots, 0 where a slot has another
-    token."""
+    """The weights of token choice as an array over experts and slots, 0 for other tokens' slots."""
     slot = jax.nn.one_hot(routes.place, capacity)
     expert = jax.nn.one_hot(routes.expert, experts)
     return jnp.einsum("btke,btkc,btk->btec", expert, slot, routes.weight)
@@ -105,8 +102,7 @@ def by_places(
     down: Float[Array, "e f d"],
     act: Hidden,
 ) -> Float[Array, "b t d"]:
-    """The experts applied to all of their slots, full or not, by einsum (Lepikhin 2020, algorithm
-    2).
+    """The experts applied to all slots, full or not, by einsum (Lepikhin 2020, algorithm 2).
 
     On a mesh with an expert axis each device keeps its own experts: an all-to-all brings the slots
     of a device's examples to the experts, and another brings their outputs back.
@@ -180,8 +176,7 @@ def sorted_by_expert(
 
 
 def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
-    """What this device's experts add to each token of the examples it has (all of the expert
-    axis)."""
+    """What this device's experts add to each token of the examples that it gathers."""
     first = 0
     if axis is not None:
         gathered = partial(jax.lax.all_gather, axis_name=axis, axis=0, tiled=True)

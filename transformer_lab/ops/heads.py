@@ -10,16 +10,14 @@ from jaxtyping import Array, Float
 
 
 def entropy(weights: Float[Array, "*n t s"]) -> Float[Array, "*n"]:
-    """Mean entropy -sum w ln w of the queries' weights in nats: 0 for one key, ln S for all
-    alike."""
+    """Mean entropy -sum w ln w of a query's weights, in nats: 0 for one key, ln S for all alike."""
     return -xlogy(weights, weights).sum(axis=-1).mean(axis=-1)
 
 
 def mean_distance(
     weights: Float[Array, "*n t t"], places: Float[Array, "t p"] | None = None
 ) -> Float[Array, "*n"]:
-    """Mean distance between query and key, weighted by attention (Dosovitskiy 2021, figure 7,
-    right).
+    """Mean distance of query and key, weighted by attention (Dosovitskiy 2021, figure 7).
 
     `places` are coordinates [T, p], such as a patch's row and column; None stands for 0, 1, 2, ...
     """
@@ -30,14 +28,12 @@ def mean_distance(
 
 
 def patch_places(grid: tuple[int, int]) -> Float[Array, "t 2"]:
-    """The (row, column) of each patch of an image, in the order in which patches form a
-    sequence."""
+    """The (row, column) of each patch of an image, in the order of the patch sequence."""
     return jnp.moveaxis(jnp.indices(grid, jnp.float32), 0, -1).reshape(-1, 2)
 
 
 def previous_token_score(weights: Float[Array, "*n t t"]) -> Float[Array, "*n"]:
-    """Mean weight on the token just before the query's (Olsson 2022, head activation
-    evaluators)."""
+    """Mean weight on the token just before the query's (Olsson 2022, head activations)."""
     return jnp.diagonal(weights, -1, -2, -1).mean(axis=-1)
 
 

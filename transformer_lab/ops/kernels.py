@@ -122,8 +122,7 @@ def attention(
 
 
 def _spread(query, key, value):
-    """Keys and values, their heads repeated as often as needed to split them over the tensor
-    axis."""
+    """Keys and values, with heads repeated as far as the tensor axis needs to split them."""
     mesh, heads, own = current_mesh(), query.shape[1], key.shape[1]
     parts = 1 if mesh is None else mesh.shape.get("tensor", 1)
     more = parts // math.gcd(own, parts)

@@ -37,8 +37,7 @@ def current_mesh() -> Any | None:
 
 
 def split_of(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Any) -> P:
-    """The `PartitionSpec` by which `mesh` splits an array of this shape with these named
-    dimensions.
+    """The `PartitionSpec` that splits an array with these named dimensions over `mesh`.
 
     A dimension whose size its axes do not divide, or whose name is None, lies whole on each device.
     """

@@ -1,5 +1,4 @@
-"""Losses and metrics as (sum, weight) pairs, which are added up and divided only at the very
-end."""
+"""Losses and metrics as (sum, weight) pairs, which are added up and divided at the very end."""
 
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(logits: Float[Array, "*batch vocab"], labels: Int[Array, "*batch"]) -> TokenScores:
-    """The scores computed from whole logits; for a label outside 0..vocab-1 `chosen` is any finite
+    """The scores from whole logits; for a label outside 0..vocab-1 `chosen` is any finite
     number."""
     logits = logits.astype(jnp.float32)
     inside = jnp.clip(labels, 0, logits.shape[-1] - 1)
@@ -56,8 +55,7 @@ def masked_sum(
     mask: Bool[Array, "*batch"],
     weights: Float[Array, "*batch"] | None = None,
 ) -> Pair:
-    """The sum of the values where the mask is True, and their number, or weighted sum and sum of
-    weights.
+    """The sum of the values under the mask and their number, or both weighted by `weights`.
 
     Values elsewhere may be NaN: they are replaced before the sum.
     """
@@ -71,8 +69,7 @@ def masked_sum(
 def weights_of(
     classes: Num[Array, "*batch"], weights: Float[np.ndarray, "classes"] | None
 ) -> Float[Array, "..."] | None:
-    """The loss weight of each element's class, or the mean weight under its probabilities of
-    classes.
+    """The loss weight of each element's class, or the mean weight under class probabilities.
 
     `classes` are integer ids, or floats whose last axis runs over classes. None if all count alike.
     """

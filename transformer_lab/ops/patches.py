@@ -22,8 +22,7 @@ def patch_grid(image: Size, patch: Size) -> Size:
 
 
 def to_patches(images: Float[Array, "b h w c"], patch: Size) -> Float[Array, "b n p"]:
-    """Cuts images into patches, row by row, each as its ph * pw * c numbers (Dosovitskiy 2021,
-    3.1).
+    """Cuts images into patches, row by row, each as ph * pw * c numbers (Dosovitskiy 2021, 3.1).
 
     A linear map of them equals a convolution whose stride is its kernel's size. An image of 4 x 6
     in patches of 2 x 2 is a sequence of 6: the patch in row 1, column 2 is number 5.
@@ -45,8 +44,7 @@ def grid_sinusoids(grid: Size, width: int) -> Float[Array, "n d"]:
 def resize_positions(
     table: Float[Array, "t d"], old: Size, new: Size, extra: int = 0
 ) -> Float[Array, "s d"]:
-    """Position vectors of one grid interpolated to another, bicubic (Dosovitskiy 2021, section
-    3.2).
+    """Position vectors of one grid interpolated to another, bicubic (Dosovitskiy 2021, 3.2).
 
     The first `extra` vectors belong to tokens that are no patches, and are kept. The kernel is
     PyTorch's (a = -0.75, half-pixel centres, the border repeated).

@@ -11,8 +11,7 @@ POOLINGS = ("mean", "cls", "max")
 def pool(
     states: Float[Array, "b t d"], mask: Bool[Array, "b t"], kind: str = "mean"
 ) -> Float[Array, "b d"]:
-    """The mean or the maximum over real tokens (Reimers 2019, section 3), or the first token's
-    vector.
+    """The mean or maximum over real tokens (Reimers 2019, section 3), or the first token's vector.
 
     A text without real tokens gives zeros. The result is float32 whatever the states are.
 

@@ -40,8 +40,7 @@ def rope_frequencies(
     low: float = 1.0,
     high: float = 4.0,
 ) -> Float[np.ndarray, "half"]:
-    """The angle in radians a position adds for each rotated pair, base^(-2i / dims) (Su 2021, eq.
-    15).
+    """The angle a position adds for each rotated pair, base^(-2i / dims) radians (Su 2021, eq. 15).
 
     `scaling` stretches it to longer texts. linear divides all angles by the factor (Chen 2023).
     llama3 divides those with less than `low` turns in the original length, keeps those with more
@@ -97,11 +96,10 @@ def rotate(
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, "heads"]:
-    """Each head's slope, 2^(-8i / N) for i = 1..N (Press 2021, section 3): 8 heads get 1/2 ..
-    1/256.
+    """Each head's slope, 2^(-8i / N) for i = 1..N (Press 2021, section 3).
 
-    For N that is no power of two, the slopes of the power below and every second one of the power
-    above, as the authors' code does.
+    8 heads get 1/2 .. 1/256. For N that is no power of two, the slopes of the power below and every
+    second one of the power above, as the authors' code does.
     """
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)

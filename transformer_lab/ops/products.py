@@ -22,8 +22,7 @@ def product(
     names: Names | None = (None, None),
     dtype: jnp.dtype | None = None,
 ) -> Float[Array, "*batch o"]:
-    """The product x kernel: the kernel is cast to x's type, the result has type `dtype`, or x's if
-    None.
+    """The product x kernel: the kernel is cast to x's type; `dtype` is the result's (None: x's).
 
     On a mesh the kernel is gathered where it is used, except along the dimensions that `names`
     split, and again in the backward pass, so that no layer's whole kernel outlives its use. The

@@ -32,8 +32,8 @@ class Plan(NamedTuple):
 
 
 def ring_holds(query: Any, key: Any, seen: Visible) -> bool:
-    """Whether `ring_attend` can compute this: the mesh splits the positions evenly, and no mask
-    array is set."""
+    """Whether `ring_attend` can compute this: a mesh splits positions evenly, and there is no
+    mask."""
     mesh = current_mesh()
     devices = 1 if mesh is None else mesh.shape.get(AXIS, 1)
     lengths = query.shape[2], key.shape[2]
@@ -84,15 +84,13 @@ def _divisor(length: int, most: int) -> int:
 
 
 def _owners(devices, half):
-    """The (from, to) devices of each first (half = 0) or second (1) half, when ordered parts are
-    dealt."""
+    """The (from, to) devices of each first (half = 0) or second (1) half when parts are dealt."""
     parts = range(half, 2 * devices, 2)
     return [(i, min(part, 2 * devices - 1 - part)) for i, part in enumerate(parts)]
 
 
 def _deal(x, axis, devices):
-    """Sends a device's two consecutive parts away and receives the early and the late part it works
-    on."""
+    """Exchanges a device's two consecutive parts for the early and the late part it works on."""
     halves = jnp.split(x, 2, axis=axis)
     even, odd = (jax.lax.ppermute(halves[i], AXIS, _owners(devices, i)) for i in (0, 1))
     first = jax.lax.axis_index(AXIS) % 2 == 0  # part i is the early one, 2 n - 1 - i the late one
@@ -120,8 +118,7 @@ def _places(plan, device, length):
 
 
 def _around(plan, seen, query_length, key_length, work, carry, moving):
-    """Calls work(carry, moving, ...) for each device's keys in turn, while `moving` goes round the
-    ring.
+    """Calls work(carry, moving, ...) for each device's keys in turn; `moving` goes round the ring.
 
     Returns the last carry, and `moving` back on the devices where it began.
     """

@@ -36,8 +36,8 @@ def sample(
     *,
     restricted: bool = True,
 ) -> Int[Array, "b"]:
-    """One token for each example, each with its own key, from softmax(logits / temperature),
-    restricted.
+    """One token for each example, with its own key, from the restricted softmax(logits /
+    temperature).
 
     The temperature is above 0; the greedy choice, to which it tends at 0, is `argmax`.
     """

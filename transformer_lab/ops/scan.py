@@ -88,8 +88,7 @@ def step(
     value: Num[Array, "b h p"],
     log_decay: Num[Array, "#b #h #k"],
 ) -> tuple[Matrix, Num[Array, "b h p"]]:
-    """One step of the recurrence, as in decoding: the next state [B, H, K, P], and the output [B,
-    H, P]."""
+    """One step, as in decoding: the next state [B, H, K, P], and the output [B, H, P]."""
     if state.shape[-1] == 1:
         state, out = _one_value(state[..., 0], query, key, value[..., 0], log_decay)
         return state[..., None], out[..., None]

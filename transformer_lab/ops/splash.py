@@ -39,7 +39,7 @@ def splash_attend(
     scale: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "b n t h"]:
-    """`attend` without its weights, by the TPU's kernel; each device computes its own examples and
+    """`attend` without its weights, by the TPU's kernel; each device has its own examples and
     heads.
 
     Lengths are padded to whole blocks. `interpret` runs the kernel's program on any device, slowly,
@@ -74,8 +74,7 @@ def splash_attend(
 
 
 def block_size(length: int) -> int:
-    """The block size, a multiple of 128 up to 512, that needs the least padding; the largest of
-    equals."""
+    """The multiple of 128 up to 512 that needs the least padding; the largest of equals."""
     return min(range(4 * LANES, 0, -LANES), key=lambda size: -length % size)
 
 

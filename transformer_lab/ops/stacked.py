@@ -56,8 +56,7 @@ def unstack_layers(tree: Any) -> Any:
 
 
 def of_paths(function: Callable[[str], float], path: str, leaf: Any) -> Any:
-    """function(path); for a leaf [layers, ...] the values of all layers' paths, to broadcast with
-    it."""
+    """function(path); for a leaf [layers, ...] the values of all layers' paths, broadcastable."""
     if not (place := _PLACE.search(path)):
         return function(path)
     names = (f"{place[1]}layer_{i}/" for i in range(len(leaf)))
@@ -68,8 +67,7 @@ def of_paths(function: Callable[[str], float], path: str, leaf: Any) -> Any:
 
 
 def _below(node, function):
-    """Applies the function to the outermost dictionaries inside a node that is no dictionary
-    itself."""
+    """Applies the function to the outermost dictionaries inside a node that is none itself."""
     if jax.tree_util.all_leaves([node]):
         return node
     return jax.tree.map(

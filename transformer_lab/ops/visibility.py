@@ -1,5 +1,4 @@
-"""Which query may attend to which key, as rules that a kernel can use without an array of T by
-S."""
+"""Which query may attend to which key, as rules that need no array of T by S."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +16,7 @@ def visible(
     causal: bool,
     window: int = 0,
 ) -> Bool[Array, "t s"]:
-    """True where the query may attend: no later key if causal, none `window` or more positions
-    away.
+    """True where the query may attend: no later key if causal, none `window` or more away.
 
     Three causal positions with a window of 2 give (1, 0, 0), (1, 1, 0), (0, 1, 1).
     """
@@ -52,8 +50,7 @@ class Visible:
     mask: Any = None  # bool [#B, #N, #T, S]: anything else
 
     def only_order(self, queries: int, keys: int) -> bool:
-        """Whether causality, with or without a window, is the only rule, or there is no rule at
-        all."""
+        """Whether causality, with or without a window, is the only rule, or there is none."""
         arrays = (self.query_segments, self.keys, self.prefix, self.mask)
         square = queries == keys or not self.causal
         return all(x is None for x in arrays) and square and (self.causal or not self.window)
@@ -61,8 +58,7 @@ class Visible:
     def dense(
         self, query_positions: Int[Array, "t"], key_positions: Int[Array, "s"]
     ) -> Bool[Array, "#b #n t s"] | None:
-        """The mask as an array, True where a query may attend; None where all may attend to all
-        keys."""
+        """The mask as an array, True where a query may attend; None where all may attend to all."""
         t, s = len(query_positions), len(key_positions)
         allowed = None
         if self.causal or self.window:
@@ -88,8 +84,7 @@ class Visible:
     def block(
         self, query: tuple[Int[Array, ""], int], key: tuple[Int[Array, ""], int]
     ) -> "Visible":
-        """The rules between a block of queries and a block of keys, each given as (start,
-        length)."""
+        """The rules between a block of queries and one of keys, each given as (start, length)."""
         cut = lambda x, at, axis: jax.lax.dynamic_slice_in_dim(x, *at, axis=axis)  # noqa: E731
         mask = self.mask
         if mask is not None:
@@ -101,7 +96,7 @@ class Visible:
         return replace(self, mask=mask, **blocks)
 
     def padded(self, queries: int, keys: int, key_length: int, rows: int) -> "Visible":
-        """The rules with so many queries and keys more at the end; nobody attends to the new
+        """The rules with so many more queries and keys at the end; nobody attends to the new
         keys."""
 
         def pad(x, more, axis):

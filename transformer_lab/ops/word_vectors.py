@@ -21,7 +21,7 @@ def negative_sampling(
 def nearest(
     vectors: Float[np.ndarray, "v d"], query: Float[np.ndarray, "d"], count: int
 ) -> tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-    """The indices of the vectors with the greatest cosine to the query, best first, and the
+    """The indices of the vectors with the greatest cosines to the query, best first; the
     cosines."""
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     cosines = vectors @ query / np.maximum(norms, 1e-12)

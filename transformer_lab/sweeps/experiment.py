@@ -44,8 +44,7 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run: its command line for `train`, without --workdir (a measurement has settings
-    alone)."""
+    """One run: its command line for `train`, without --workdir (a measurement has none)."""
 
     name: str
     row: str

@@ -96,8 +96,7 @@ def _validation(
 
 
 def _pace(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of all logged steps, and the median rate, since the first ones include
-    compilation."""
+    """Seconds of all logged steps, and the median rate, as the first ones include compilation."""
     timed = [(x["step"], x["steps_per_second"]) for x in lines if "steps_per_second" in x]
     if not timed:
         return {}

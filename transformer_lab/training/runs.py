@@ -190,8 +190,7 @@ class Run:
         return None
 
     def _scored(self, count: int, asked: int) -> list[int]:
-        """The steps whose mean represents the run. Raises: LabError if it has fewer than
-        `asked`."""
+        """The steps whose mean represents the run. Raises: LabError if `asked` exceeds them."""
         steps = self.checkpoints.scored(count)
         if not 0 <= asked <= len(steps):
             raise LabError(

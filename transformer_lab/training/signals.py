@@ -53,8 +53,8 @@ class Signals:
 
     @contextlib.contextmanager
     def held(self):
-        """A context in which signals are noted in `received`; the first handlers return after
-        it."""
+        """A context in which signals are noted in `received`; afterwards the first handlers
+        return."""
         self.catch()
         self._holding = True
         try:

@@ -167,8 +167,7 @@ def show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
 def take(
     trainer: Trainer, state: TrainState, source: Source, pattern: str, into: str = ""
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    """The state with the source's arrays whose paths match and whose shapes fit, and a record of
-    it.
+    """The state with the source's arrays whose paths match and shapes fit, and a record of them.
 
     Logs what became of each. The record, for an adapted run's checkpoints, is None for others; the
     source is at the part `into`. Raises: LabError if an array that the run freezes is not loaded.

@@ -121,8 +121,7 @@ class Trainer:
         return self.stack(state)
 
     def whole(self, state: TrainState) -> Params:
-        """The model's parameters for evaluation and decoding; their moving average if there is
-        one."""
+        """The model's parameters for evaluation and decoding, or their moving average if kept."""
         params = state.average or state.params
         if self.adapted:
             return self._assemble(params, state.frozen)

@@ -12,8 +12,7 @@ from transformer_lab.errors import LabError
 
 
 class Inputs(NamedTuple):
-    """The input whose attention is shown; `extend` adds the model's own continuation to the
-    text."""
+    """The input whose attention is shown; `extend` adds the model's own continuation of a text."""
 
     text: str | None = None
     text_b: str | None = None
