@@ -6,7 +6,7 @@ __all__ = ["open_run"]
 
 
 def __getattr__(name: str) -> Any:
-    """`open_run`, which loads JAX and the rooms only when it is asked for."""
+    """Imports `open_run` at its first use, so that a plain import does not load JAX."""
     if name != "open_run":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformer_lab.opened import open_run

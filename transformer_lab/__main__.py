@@ -15,7 +15,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Runs the command that the first argument names; says which there are without one."""
+    """Runs the command that the first argument names; without one, lists the commands."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name.strip("-") in ("h", "help", "helpfull", "helpshort"):
         print(overview())
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def overview() -> str:
-    """Every command with the first line of its docstring; none of them is loaded."""
+    """A list of all commands, each with its docstring's first line; none of them is imported."""
     lines = ["transformer_lab COMMAND [--FLAG=VALUE ...]", ""]
     for name, path in COMMANDS.items():
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""What the commands share: flags, configs, help, one line for an error."""
+"""What the commands share: flags, config files, help texts, and errors as one line."""
 
 import os
 import re
@@ -30,13 +30,13 @@ flags.DEFINE_integer(
     "peer_timeout", 60, "Seconds within which a lost process is noticed.", lower_bound=5
 )
 flags.DEFINE_bool("fast_xla", False, "XLA's flags that hide collectives behind computation.")
-COMMON = ("fast_xla", "peer_timeout", "peers")  # of every command
+COMMON = ("fast_xla", "peer_timeout", "peers")  # flags that every command has
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 NONE = re.compile(r"--?config\.([\w.]+)=None")
 
 
 def run(command: ModuleType, argv: list[str]) -> None:
-    """Runs a command: `define()` declares its flags, and `main(arguments)` is its body.
+    """Runs a command: its `define()` declares flags, its `main(arguments)` does the work.
 
     Arguments that are no flags are refused, unless the command has `WORDS = True`. `argv` begins
     with the command's name.
@@ -98,8 +98,7 @@ def run(command: ModuleType, argv: list[str]) -> None:
 
 
 def declare(command: ModuleType) -> list[str]:
-    """Declares a command's flags, in place of those of another that ran in this process; their
-    names."""
+    """Declares a command's flags after removing an earlier command's; returns their names."""
     for name in list(flags.FLAGS):
         module = str(flags.FLAGS.find_module_defining_flag(name))
         ours = module.startswith(("transformer_lab", "ml_collections")) or name[:7] == "config."
@@ -111,7 +110,7 @@ def declare(command: ModuleType) -> list[str]:
 
 
 def help_of(command: ModuleType) -> str:
-    """What a command does, with an example, and its own flags with their defaults."""
+    """The help text of a command: its docstring, then its flags with their defaults."""
     lines = [command.__doc__.strip(), "", "flags:"]
     for name in [*declare(command), *COMMON]:
         flag = flags.FLAGS[name]
@@ -121,7 +120,7 @@ def help_of(command: ModuleType) -> str:
 
 
 def out_of_memory(error: Exception) -> str:
-    """One line for memory that the host or a device does not have; empty for all other errors."""
+    """One line of advice if the error says that memory ran out; "" for all other errors."""
     text = " ".join(str(error).split())[:200]
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return f"out of memory ({text or 'on the host'}): {LESS_MEMORY}"
@@ -129,8 +128,8 @@ def out_of_memory(error: Exception) -> str:
 
 
 def run_flags() -> None:
-    """Declares what opens a trained run: --workdir, --average, --init_from, and --config.KEY=VALUE
-    over the config that lies there."""
+    """Declares the flags that open a trained run: --workdir, --average, --init_from, and
+    --config.KEY=VALUE to change its stored config."""
     flags.DEFINE_string("workdir", "", "Directory of the trained run.")
     text = "How many checkpoints to average; 0: as the config says."
     flags.DEFINE_integer("average", 0, text, lower_bound=0)
@@ -146,7 +145,7 @@ def run_flags() -> None:
 
 
 def config_file() -> None:
-    """Declares --config=FILE[:ARG] and --config.KEY=VALUE."""
+    """Declares --config=FILE[:ARG] and the --config.KEY=VALUE that change it."""
     if path := _flag_value("config").partition(":")[0]:
         check_file(path)
     text = "The run's config FILE, or FILE:ARGUMENT; --config.KEY=VALUE changes any key of it."
@@ -154,7 +153,7 @@ def config_file() -> None:
 
 
 def get_config() -> ConfigDict:
-    """The parsed config."""
+    """The config that the flags name. Raises: LabError if there is none or it cannot be read."""
     config = flags.FLAGS.config
     if config is None:
         raise LabError("--config=FILE is missing, for example --config=configs/smoke.py")
@@ -165,13 +164,13 @@ def get_config() -> ConfigDict:
 
 
 def open_run() -> tuple[Any, Any]:
-    """(trainer, parameters) of the run in --workdir, as the flags of `run_flags` say."""
+    """The (trainer, parameters) of the run in --workdir, opened as the flags of `run_flags` say."""
     args = flags.FLAGS
     return runs.open_run(get_config(), get_workdir(), args.average, args.init_from)
 
 
 def get_workdir(what: str = "") -> Path:
-    """The parsed --workdir. Raises: LabError if it is in a bucket, which cannot hold `what`."""
+    """The --workdir. Raises: LabError without it, or if it is a bucket and must hold `what`."""
     if not flags.FLAGS.workdir:
         raise LabError("--workdir=DIR is missing: where the run lies")
     workdir = place(flags.FLAGS.workdir)
@@ -196,7 +195,7 @@ def _refuse_bare_overrides(argv: list[str]) -> None:
 
 
 def _left_over(word: str, argv: list[str]) -> str:
-    """What to write in the place of an argument that no flag takes."""
+    """The refusal of an argument that is no flag, with what to write instead."""
     before = argv[argv.index(word) - 1]
     if before.startswith("-") and "=" not in before:  # a switch, which takes no word after it
         return f'"{word}" is left over: write {before}={word}'
@@ -204,8 +203,10 @@ def _left_over(word: str, argv: list[str]) -> str:
 
 
 def input_lines() -> Iterator[str]:
-    """The lines of standard input as they come, without their ends; bytes that are no UTF-8 become
-    U+FFFD. Raises: LabError where it is closed or cannot be read."""
+    """The lines of standard input, without line ends, as they come; invalid UTF-8 becomes U+FFFD.
+
+    Raises: LabError where standard input is closed or cannot be read.
+    """
     try:
         if sys.stdin is None or sys.stdin.closed:
             raise LabError("standard input is closed: give texts on it, or as arguments")
@@ -217,7 +218,7 @@ def input_lines() -> Iterator[str]:
 
 
 def _explain(error: Exception) -> str:
-    """One line for what goes wrong while flags are parsed and config files are read."""
+    """One line for an error raised while flags are parsed or config files are executed."""
     text = str(error).strip("'\"") if isinstance(error, KeyError) else getattr(error, "msg", error)
     text = " ".join(str(text).split())
     line = line_of(error, _flag_value("config").partition(":")[0])
@@ -227,7 +228,7 @@ def _explain(error: Exception) -> str:
 
 
 def _unknown_key(text: str) -> str:
-    """Names the --config.KEY of the command line that the text complains of, and the nearest."""
+    """A line with the --config.KEY that the error is about, and the key nearest to it."""
     keys = [m[1] for a in sys.argv[1:] if (m := re.match(r"--?(?:no)?config\.([\w.]+)", a))]
     words = set(re.findall(r"\w+", text.split("Did you mean")[0]))
     key = next((key for key in keys if words & set(key.split("."))), None)
@@ -238,8 +239,8 @@ def _unknown_key(text: str) -> str:
 
 
 def settle(config: ConfigDict, argv: list[str]) -> None:
-    """Sets what --config.KEY=None names, which no flag of a number can read; and --config.steps
-    alone takes the place of the config's epochs, with a line."""
+    """Applies --config.KEY=None, which the flags of numbers cannot parse; and drops the config's
+    epochs, with a line on standard error, if --config.steps alone is given."""
     for argument in argv:
         if match := NONE.fullmatch(argument):
             config.update_from_flattened_dict({match[1]: None})
@@ -258,7 +259,7 @@ def _fail(message: object, error: Exception | None = None) -> None:
 
 
 def _setup() -> None:
-    """Joins the peers, if there are any; compiled programs are kept between runs."""
+    """Joins the other processes of the run, if any, and sets up the cache of compiled programs."""
     order_simulated()
     if flags.FLAGS.fast_xla:
         set_flags()

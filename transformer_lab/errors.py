@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to read, and what names the place of a mistake."""
+"""LabError, the one exception meant for users to read, and checks that raise it or word it."""
 
 import difflib
 import json
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class LabError(Exception):
-    """Bad input. Its text is one line that names the thing and the way out.
+    """An error in the user's input; its text is one line that names what is wrong and the way out.
 
-    Entry points print it without a traceback and exit with code 2. Ends of lines, which a name that
-    it repeats may hold, become blanks.
+    Entry points print it without a traceback and exit with code 2. Line breaks, which a name in it
+    may hold, become blanks.
     """
 
     def __init__(self, text: object = ""):
@@ -39,14 +39,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def known(what: str, value: str, valid: Iterable[str]) -> str:
-    """The value. Raises: LabError that names `what` has it, and the nearest, if it is not valid."""
+    """Returns a valid value. Raises: LabError that starts with `what` and names the nearest one."""
     if value not in (valid := list(valid)):
         raise LabError(f'{what}"{value}" is unknown{nearest(str(value), valid)}')
     return value
 
 
 def within(name: str, value: int | float, low: int | float, high: int | float = math.inf) -> None:
-    """LabError for a setting whose number is not finite, or not from `low` to `high`."""
+    """Raises: LabError for a setting whose number is not finite, or not from `low` to `high`."""
     if not (math.isfinite(value) and low <= value <= high):
         bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         raise LabError(f"{name} = {value} must be {bounds}")
@@ -74,8 +74,8 @@ def chosen(settings: Any, section: str, choices: Mapping[str, Iterable[str]]) ->
 def fits(value: Any, hint: Any) -> bool:
     """Whether a JSON value is of a type such as `list[str]` or `dict[str, float | str]`.
 
-    A whole number is a float too, and true is no number. Numbers above 1e100 are none: their
-    squares and sums may have no place in a float.
+    A whole number is a float too, and true is no number. Numbers above 1e100 are refused: their
+    squares and sums may be too large for a float.
     """
     origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is types.UnionType:
@@ -98,7 +98,7 @@ def shown(value: Any) -> str:
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """'FILE:LINE: ' of the innermost line of a user's Python file that an error went through."""
+    """'FILE:LINE: ' of the innermost line of a user's Python file in a traceback; '' if none."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: "
     lines = [
@@ -110,9 +110,10 @@ def line_of(error: BaseException, file: str) -> str:
 
 
 def check_file(path: str | Path) -> Path:
-    """The path of a file that can be read to its end.
+    """The path, if it is a file that can be read.
 
-    Raises: LabError that names what is missing, a directory, a pipe, a device, or not to be read.
+    Raises: LabError that says whether it is missing, a directory, a pipe or a device, or not
+    readable.
     """
     if isinstance(path, Path) and "://" in str(path):  # in a bucket: no directory has this name
         if path.is_file():
@@ -133,7 +134,7 @@ def check_file(path: str | Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises: LabError where there is none."""
+    """The object in a JSON file. Raises: LabError if the file holds no such object."""
     try:
         text = check_file(path).read_bytes().decode()
         value = json.loads(text)

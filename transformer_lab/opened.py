@@ -21,10 +21,11 @@ from transformer_lab.training.places import place
 
 
 class OpenedRun:
-    """A run's parameters on the devices that there are, and what its task can do with them.
+    """A trained run with its parameters on the devices, and methods for what its task can do.
 
-    A method that the task has no means for raises LabError, which says what the run is of. `task`,
-    `params` (of the whole model) and `place` (a host batch onto the devices) serve for all else.
+    A method that the task does not support raises LabError, which names the run's task. `task`,
+    `params` (of the whole model) and `place` (moves a host batch to the devices) serve for all
+    else.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class OpenedRun:
         average: int = 0,
         init_from: str = "",
     ):
-        """Opens the run; see `open_run`."""
+        """Opens the run in a directory; see `open_run` for the arguments."""
         self.workdir = place(workdir)
         self.config = ConfigDict(runs.stored_config(self.workdir))
         self.config.update_from_flattened_dict(dict(changes or {}))
@@ -42,10 +43,10 @@ class OpenedRun:
         self.task, self.place = trainer.task, trainer.place
 
     def logits(self, text: str, target: str | None = None) -> Float[np.ndarray, "t v"]:
-        """The scores of what comes after each token; softmax makes probabilities of a row.
+        """The scores [tokens, vocabulary] of what comes next; softmax of a row gives probabilities.
 
-        Of a language model after each token that it reads of the text; of a model from sequence to
-        sequence before each token of the target, the end token last.
+        A language model gives one row after each token that it reads of the text; a
+        sequence-to-sequence model one before each token of the target, the end token last.
         """
         task = self.task
         if isinstance(task, Continues) and target is None:
@@ -63,9 +64,10 @@ class OpenedRun:
     def generate(
         self, prompts: str | Sequence[str], samples: int = 1, seed: int = 0
     ) -> list[str] | list[list[str]]:
-        """Continuations of a prompt, or those of each of several, without the prompt.
+        """Continuations of a prompt, or of each of several prompts, without the prompt itself.
 
-        As many as `samples`, drawn if `decode.temperature` is above 0, or a beam search's `n_best`.
+        There are `samples` of them, drawn if `decode.temperature` is above 0, or a beam search's
+        `n_best`.
         """
         task, several = self._able(Continues, "continue a prompt"), _listed(prompts)
         ids = [task.prompt_ids(clean(prompt)) for prompt in several]
@@ -78,7 +80,7 @@ class OpenedRun:
         return texts[0] if isinstance(prompts, str) else texts
 
     def translate(self, texts: str | Sequence[str]) -> str | list[str]:
-        """The best output for a text, or for each of several."""
+        """The best output for a text, or for each of several texts."""
         task, several = self._able(Translates, "translate"), _listed(texts)
         best = [
             found[0] for found in task.translate(task.decoder(self.place), self.params, several)
@@ -86,9 +88,9 @@ class OpenedRun:
         return best[0] if isinstance(texts, str) else best
 
     def predict(self, texts: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
-        """What the model says of a text, or of each of several: label, tags, answer or fillings.
+        """The prediction for a text, or for each of several: label, tags, answer or fillings.
 
-        A run on images takes their files in the place of texts.
+        A run on images takes image files in place of texts.
         """
         found = self._able(Predicts, "predict").predict(self.params, _listed(texts), self.place)
         return found[0] if isinstance(texts, str) else found
@@ -96,7 +98,7 @@ class OpenedRun:
     def encode(
         self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True
     ) -> Float[np.ndarray, "n d"]:
-        """A vector of each text: of an encoder its states, pooled; of two towers the text's."""
+        """A vector for each text: an encoder's pooled states, or what the text tower gives."""
         if isinstance(self.task, EmbedsTexts):
             return np.asarray(self.task.text_vectors(self.params, texts, self.place))
         if self.config.model.kind != "encoder":
@@ -106,7 +108,7 @@ class OpenedRun:
         return task.embed(self.params, texts, self.place)
 
     def _able(self, ability: type, what: str) -> Any:
-        """The task, if it can do this."""
+        """Returns the task. Raises: LabError if the task lacks this ability."""
         if not isinstance(self.task, ability):
             raise self._refusal(what)
         return self.task
@@ -132,13 +134,13 @@ def open_run(
         average: how many checkpoints to average; 0: as the config says.
         init_from: where an adapted run's base lies now, if it was moved.
 
-    Raises: LabError for a directory without a good checkpoint, or a change that it was not made of.
+    Raises: LabError for a directory without a valid checkpoint, or an impossible change.
     """
     return OpenedRun(workdir, changes, average, init_from)
 
 
 def embedding_task(model: Any, assets: dict[str, bytes], pooling: str, normalize: bool) -> Any:
-    """The sentence-embedding task over an encoder that was trained for anything."""
+    """A sentence-embedding task around an encoder that was trained for any task."""
     config = default_config(model="encoder", task="sentence_embedding")
     config.task.update(pooling=pooling, normalize=normalize)
     config.batch.max_length = model.max_length

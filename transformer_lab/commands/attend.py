@@ -61,7 +61,7 @@ def main(_: list[str]) -> None:
 
 
 def chosen(maps: Maps) -> Map:
-    """The map of --map, which must have the layer and the head asked for."""
+    """The map named by --map, or the first. Raises: LabError if it lacks the --layer or --head."""
     args = flags.FLAGS
     name = next(iter(maps)) if args.map is None else args.map
     known("--map=", name, maps)

@@ -32,9 +32,9 @@ def main(_: list[str]) -> None:
 
 
 def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float]]]:
-    """Classifier, held-out split, its rows and its scores; for each of both.
+    """Yields classifier, held-out split, its number of examples and scores, for both of them.
 
-    Raises: LabError for a config of another task, or rows without a class.
+    Raises: LabError for a config of another task, or examples without a class.
     """
     if resolved.task_kind != "classification" or resolved.sections["task"].regression:
         raise LabError("the baseline needs a config of task classification, without regression")
@@ -54,7 +54,7 @@ def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float
 
 
 def columns(rows: list[labelled.LabelledRow]) -> tfidf.Rows:
-    """Texts, those of a pair as one, and classes."""
+    """The texts (the two of a sentence pair joined by a line break) and their classes."""
     for row in rows:
         if not (isinstance(row, labelled.Example) and isinstance(row.label, str)):
             raise LabError("the baseline needs texts with a class each: see config.data.source")

@@ -63,7 +63,7 @@ def main(_: list[str]) -> None:
 
 
 def write(vectors: np.ndarray) -> None:
-    """To --target, else to standard output."""
+    """Writes the vectors as .npy to --target, or else to standard output."""
     if flags.FLAGS.target:
         with open(flags.FLAGS.target, "wb") as file:
             np.save(file, vectors)
@@ -73,7 +73,7 @@ def write(vectors: np.ndarray) -> None:
 
 
 def of_word(task, params, lines: list[str], place) -> np.ndarray:
-    """The vectors of --word in each line, drawn into --picture."""
+    """The vectors of --word in each line [lines, width]; also draws them if --picture is given."""
     word, picture = flags.FLAGS.word, flags.FLAGS.picture
     if not lines:
         raise LabError("--word wants its lines on standard input")
@@ -86,12 +86,12 @@ def of_word(task, params, lines: list[str], place) -> np.ndarray:
 
 
 def pooled() -> tuple[str, bool]:
-    """How a line's vectors become one, and whether it gets length 1: what the flags say."""
+    """The flags that say how a line's token vectors become one, and whether it gets length 1."""
     return flags.FLAGS.pooling, flags.FLAGS.normalize
 
 
 def from_hf(directory: str):
-    """(task, parameters, place) of a Hugging Face directory."""
+    """Opens a Hugging Face directory: (task, parameters, function that puts a batch on devices)."""
     model = pretrained.load(directory)
     for note in model.notes:
         log(note)
@@ -103,7 +103,7 @@ def from_hf(directory: str):
 
 
 def from_run(directory: str):
-    """(task, parameters, place) of a run."""
+    """Opens a run's directory: (task, parameters, function that puts a batch on devices)."""
     path = places.place(directory)
     config = ConfigDict(runs.stored_config(path))
     if config.model.kind != "encoder":

@@ -64,7 +64,7 @@ def main(_: list[str]) -> None:
 
 
 def read_lines(name: str) -> list[str]:
-    """The lines of a file, or of standard input."""
+    """The lines of a file, or of standard input for "-". Raises: LabError if there are none."""
     if name == "-":
         found = list(cli.input_lines())
     else:
@@ -75,7 +75,7 @@ def read_lines(name: str) -> list[str]:
 
 
 def stream(trainer, params, prompt: str, number: int) -> None:
-    """Writes the prompt and its continuation while it is made, a blank line between samples."""
+    """Writes the prompt and its continuation as it is made, with a blank line between samples."""
     task, shown = trainer.task, Shown(trainer.task.sections["decode"].stop)
     generator, ids = generator_of(trainer), task.prompt_ids(prompt)
     before = task.without_start(ids)
@@ -92,21 +92,21 @@ def stream(trainer, params, prompt: str, number: int) -> None:
 
 
 def generator_of(trainer):
-    """The task's; only a limit that the command line names refuses a prompt that is too long."""
+    """The task's generator; long prompts shorten the output unless a flag sets its length."""
     generator = trainer.task.generator(trainer.place)
     generator.shrinks = "config.decode.max_new_tokens" not in flags.FLAGS
     return generator
 
 
 class Shown:
-    """Text up to the first stop string; what may be the beginning of one is held back."""
+    """Passes text on up to the first stop string; holds back what may be the beginning of one."""
 
     def __init__(self, stop: tuple[str, ...]):
         self.stop, self.held, self.over = stop, "", False
         self.longest = max(map(len, stop), default=1) - 1
 
     def add(self, text: str, last: bool = False) -> str:
-        """What of it may be shown now."""
+        """Takes more text, and returns what may be shown now; `last`: no more text will come."""
         self.held += text
         ends = [self.held.find(s) for s in self.stop if s in self.held]
         if self.over or ends:
@@ -120,7 +120,7 @@ class Shown:
 
 
 def batch(trainer, params, prompts: list[str]) -> None:
-    """Writes all continuations in order, many computed at once."""
+    """Writes the continuations of all prompts in order, computed many at once."""
     task, args = trainer.task, flags.FLAGS
     ids = [task.prompt_ids(prompt) for prompt in prompts]
     found = generator_of(trainer)(params, ids, args.num_samples, args.seed, task.stops)
@@ -141,7 +141,7 @@ def batch(trainer, params, prompts: list[str]) -> None:
 
 
 def score(trainer, params, texts: list[str]) -> None:
-    """Writes a JSON line for each text: the sum of its tokens' log-probabilities, perplexity."""
+    """Writes a JSON line for each text: log-probability, tokens, perplexity, bits per byte."""
     scores = trainer.task.score_texts(params, texts, trainer.place)
     for text, (nats, tokens) in zip(texts, scores, strict=True):
         size = len(text.encode())

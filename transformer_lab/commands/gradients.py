@@ -31,7 +31,7 @@ def main(_: list[str]) -> None:
 
 
 def draw(found: dict, path: str) -> None:
-    """The curves over the steps back in time, the norms on a logarithmic axis."""
+    """Draws the gradient norms over the steps back in time, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     figure = Figure((6, 4), layout="constrained")

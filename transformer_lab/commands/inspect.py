@@ -82,7 +82,7 @@ def main(_: list[str]) -> None:
 
 
 def preset_row(name: str, preset: presets.Preset) -> Row:
-    """A published size; "-" where there is no figure."""
+    """The table's line for a published size; "-" where there is no figure."""
     groups = costs.parameter_groups(preset.kind, preset.config)
     count, idle, stated = sum(groups.values()), idle_parameters(preset.config), preset.published
     return {
@@ -100,7 +100,7 @@ def preset_row(name: str, preset: presets.Preset) -> Row:
 
 
 def days(preset: presets.Preset) -> Row:
-    """What --devices asks for."""
+    """The device-days and days of training on --devices; empty without that flag."""
     given = flags.FLAGS
     if given.devices is None:
         return {}
@@ -115,7 +115,7 @@ def days(preset: presets.Preset) -> Row:
 
 
 def model_rows(kind: str, config: Any) -> Iterator[Row]:
-    """Parameters by top-level group and what they cost."""
+    """Lines with a config's parameters by top-level group, and what they cost."""
     groups = costs.parameter_groups(kind, config)
     each, idle = _costs(config, groups), idle_parameters(config)
     groups["all parameters"] = sum(groups.values())
@@ -129,7 +129,7 @@ def model_rows(kind: str, config: Any) -> Iterator[Row]:
 
 
 def adapting_rows(settings: dict[str, Any]) -> Iterator[Row]:
-    """Bytes of what trains, of what is frozen and of Adam's moments, a way of adapting."""
+    """The bytes of trained and frozen parameters and Adam's moments, for each way of adapting."""
     kind = settings["kind"]
     model = family(kind).CONFIG(**{k: v for k, v in settings.items() if k != "kind"})
     if not isinstance(model, StackConfig):
@@ -157,7 +157,7 @@ def adapting_rows(settings: dict[str, Any]) -> Iterator[Row]:
 
 
 def position_row(kind: str) -> Row:
-    """What `layers.position_table` measured."""
+    """The table's line for a kind of positions, as measured by `layers.position_table`."""
     found = position_table.measure(kind)
     says = {True: "yes", False: "no"}
     error = found.shift_error
@@ -175,7 +175,7 @@ def position_row(kind: str) -> Row:
 
 
 def show(rows: Iterable[Row]) -> None:
-    """Prints the columns that say something."""
+    """Prints a table of the columns in which some row has a value."""
     rows = list(rows)
     table = Table()
     names = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
@@ -187,7 +187,7 @@ def show(rows: Iterable[Row]) -> None:
 
 
 def show_compiled(found: dict[str, Any]) -> None:
-    """What a compiled step costs, and its largest arrays."""
+    """Prints what a compiled training step costs on one device, and its largest arrays."""
     names = {"mfu": "model FLOPs utilisation, at most"}
     rows = []
     for name, value in found.items():
@@ -211,7 +211,7 @@ def show_compiled(found: dict[str, Any]) -> None:
 
 
 def _costs(config: Any, groups: dict[str, int]) -> Row:
-    """FLOPs of a training step, and what the file of the family says of its cache."""
+    """Training FLOPs and bytes of cache a token, "-" where the family's file states none."""
     held = said(config, "cache_bytes")
     return {
         "FLOPs a token": _number(costs.flops_a_token(config, groups), ".3g"),

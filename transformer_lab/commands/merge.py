@@ -38,7 +38,7 @@ def main(_: list[str]) -> None:
 
 
 def write_run(config: ConfigDict, opened: Trainer, params: Any, target: Path) -> None:
-    """Leaves the whole model there, with a fresh optimizer of the default kind."""
+    """Writes the whole model as a new run, with a fresh optimizer of the default kind."""
     config = ConfigDict(config.to_dict())
     # The optimizer's patterns may be about leaves that the whole model lacks.
     config.adapt, config.optimizer = asdict(AdaptConfig()), asdict(OptimizerConfig())

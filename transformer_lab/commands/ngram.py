@@ -60,7 +60,7 @@ def main(_: list[str]) -> None:
 
 
 def _score(model: NGram, documents) -> tuple[float, int, float]:
-    """Nats and targets of all documents, and the share of 2,000 spread targets guessed right."""
+    """Nats and number of targets in all documents, and accuracy on 2,000 evenly spread targets."""
     logs = [model.log_probs(ids) for ids in documents]
     tokens = sum(map(len, logs))
     places = [(d, i) for d, ids in enumerate(documents) for i in range(len(ids))]

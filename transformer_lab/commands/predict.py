@@ -44,7 +44,7 @@ def main(texts: list[str]) -> None:
 
 
 def show(row: dict) -> str:
-    """One line of what was found."""
+    """A prediction as one line of text: label, tags, fillings, answer or number."""
     if "label" in row:
         return f"{row['label']}\t{row['probability']:.4f}"
     if "tags" in row:

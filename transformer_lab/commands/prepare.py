@@ -43,7 +43,7 @@ def main(_: list[str]) -> None:
 
 
 def plan_of(resolved: Resolved, given: text.Tokenizer | None) -> Plan:
-    """What the flags and the config ask for. Raises: LabError for a task that reads no shards."""
+    """The preparation that flags and config ask for. Raises: LabError for a task without shards."""
     args = flags.FLAGS
     if resolved.task_kind not in TASKS:
         raise LabError(f"a {resolved.task_kind} task reads no shards; these do: {', '.join(TASKS)}")

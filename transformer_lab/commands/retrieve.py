@@ -61,7 +61,7 @@ def main(_: list[str]) -> None:
 
 
 def read_whole(task, files: list[Path], kept: list[Path]) -> UInt8[np.ndarray, "n h w c"]:
-    """The images that can be read, whose files are added to `kept`."""
+    """The images that can be read; their files are added to `kept`, the others are logged."""
     found = [np.zeros((0, *task.size, task.model_config.tower.channels), np.uint8)]
     for file in files:
         try:
@@ -73,7 +73,7 @@ def read_whole(task, files: list[Path], kept: list[Path]) -> UInt8[np.ndarray, "
 
 
 def contact_sheet(files: list[Path]) -> UInt8[np.ndarray, "h w 3"]:
-    """The images row by row in a square as far as they go, white where there is none."""
+    """The images row by row in a near-square grid of 96-pixel cells, white where empty."""
     columns = math.ceil(math.sqrt(len(files)))
     rows = math.ceil(len(files) / columns)
     sheet = np.full((rows, CELL, columns, CELL, 3), 255, np.uint8)

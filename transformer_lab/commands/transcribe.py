@@ -58,7 +58,7 @@ def main(files: list[str]) -> int:
 
 
 def show(segments: Iterable[Segment], form: str, file: str) -> None:
-    """Writes the segments of a file, each as it comes; of JSON one object a file."""
+    """Writes a file's segments, each as soon as it is known; as JSON one object for the file."""
     if form == "json":
         rows = [segment._asdict() for segment in segments]
         whole = {"file": file, "text": " ".join(row["text"] for row in rows), "segments": rows}
@@ -77,7 +77,7 @@ def show(segments: Iterable[Segment], form: str, file: str) -> None:
 
 
 def clock(seconds: float, point: str) -> str:
-    """3725.5 as 01:02:05,500, with the given point before the thousandths."""
+    """Seconds as a subtitle's time: 3725.5 is 01:02:05,500, with `point` before the thousandths."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     minutes, seconds = divmod(whole, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}{point}{thousandths:03}"

@@ -33,9 +33,9 @@ def main(sentences: list[str]) -> None:
 
 
 def available(lines: Iterable[str], most: int) -> Iterator[list[str]]:
-    """The lines in order, in groups of what has arrived: nothing waits for a line after it.
+    """The lines in order, in groups of those that have arrived: no line waits for a later one.
 
-    What their reading raises is raised here, after the lines before it.
+    An error of the reading is raised here, after the lines before it.
     """
     arrived: queue.Queue[str | Exception | None] = queue.Queue(4 * most)
 

@@ -48,7 +48,7 @@ def main(paths: list[str]) -> None:
 
 
 def open_towers():
-    """(trainer, parameters) of the run in --workdir, which must have two towers."""
+    """The (trainer, parameters) of --workdir. Raises: LabError unless it has two towers."""
     config = cli.get_config()
     if config.model.kind != "two_towers":
         raise LabError(

@@ -1,4 +1,4 @@
-"""Turning a model's scores into sequences."""
+"""Decoding: from a model's scores of the next token to texts, greedily, by sampling or beams."""
 
 from transformer_lab.decoding.batch import Hypothesis, SequenceDecoder
 from transformer_lab.decoding.config import DecodeConfig

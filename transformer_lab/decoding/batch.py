@@ -1,4 +1,4 @@
-"""Decoding any number of sources in a few fixed shapes."""
+"""Decoding any number of source texts in a few fixed array shapes, each compiled once."""
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ Batch = dict[str, Any]
 
 
 class Hypothesis(NamedTuple):
-    """One translation; `ids` has neither start token, end token nor padding."""
+    """One output text; `ids` has neither start token, end token nor padding."""
 
     ids: list[int]
     score: float  # log_prob / penalty(length)
@@ -27,7 +27,7 @@ class Hypothesis(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """One compiled shape: the source's tokens and the most generated tokens."""
+    """One compiled shape: the length of the source and the most new tokens, both in tokens."""
 
     source: int
     new_tokens: int
@@ -36,15 +36,15 @@ class Bucket(NamedTuple):
 class SequenceDecoder:
     """Decodes sources with an encoder-decoder model; a result never depends on its batch mates.
 
-    A source goes to the smallest bucket that holds it, which alone decides how it is padded and how
-    long its output may be; the last batch of a bucket is filled up with empty rows. So there is one
-    compilation a bucket that occurs, and none that depends on how many sources there are.
+    A source goes to the smallest bucket that holds it, which alone decides how far it is padded and
+    how long its output may be; the last batch of a bucket is filled up with empty examples. So each
+    bucket that occurs is compiled once, however many sources there are.
 
     The model has `config.max_length` and the methods `init_cache(source, mask, length)` and
     `step(tokens, cache)`. `place` puts a batch ({"source", "source_mask"}, numpy) on devices, for a
     model on a mesh; every process is given all sources and gets all results. Ids are taken as they
-    are: if the model wants an end token after its source, the caller puts it there. What a
-    temperature draws for a source follows from the seed and the source alone.
+    are: if the model wants an end token after its source, the caller adds it. The random draws for
+    a source (with a temperature) depend on the seed and that source alone.
     """
 
     def __init__(
@@ -71,9 +71,10 @@ class SequenceDecoder:
     def __call__(
         self, params: Any, sources: Sequence[Sequence[int]], seed: int = 0
     ) -> list[list[Hypothesis]]:
-        """Each source's hypotheses, best first, in the order given; an empty source's is empty.
+        """Each source's hypotheses, best first, in the order of the sources.
 
-        Raises LabError for a source that does not fit and for scores that are not finite.
+        An empty source gets one empty hypothesis. Raises: LabError for a source that does not fit,
+        and for scores that are not finite.
         """
         for number, ids in enumerate(sources):
             if not self.fits(ids):
@@ -93,13 +94,13 @@ class SequenceDecoder:
         return found
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether a source is short enough for the model (and for the buckets)."""
+        """Whether a source is short enough for the model and for the largest bucket."""
         return len(ids) <= self.shapes[-1].source
 
     def _results(
         self, params: Any, sources: Sequence[Sequence[int]], seed: int
     ) -> Iterator[tuple[list[int], SearchResult]]:
-        """Each batch's sources (by number) and result, read while the next one is computed."""
+        """Each batch's sources (by number) and result, fetched while the next batch is computed."""
         before: tuple[list[int], Any] | None = None
         for bucket, numbers in self._batches(sources):
             some, rows = [sources[n] for n in numbers], self.config.batch_size
@@ -131,7 +132,7 @@ class SequenceDecoder:
         return tuple(Bucket(source, limit(source)) for source in sorted(set(buckets)))
 
     def _batches(self, sources: Sequence[Sequence[int]]) -> Iterator[tuple[Bucket, list[int]]]:
-        """Each bucket's sources (by number), those of similar length together."""
+        """Batches of one bucket, as numbers of sources; sources of similar length are together."""
         numbers = sorted(
             (n for n in range(len(sources)) if len(sources[n])), key=lambda n: len(sources[n])
         )
@@ -165,7 +166,7 @@ class SequenceDecoder:
         )
 
     def _hypotheses(self, result: SearchResult, row: int) -> list[Hypothesis]:
-        """Those of one row: fewer than asked for if the vocabulary has no more."""
+        """The hypotheses of one source; fewer than asked for if the vocabulary allows no more."""
         found = []
         for tokens, length, log_prob, score in zip(*(x[row] for x in result), strict=True):
             if np.isfinite(score):
@@ -176,7 +177,7 @@ class SequenceDecoder:
 
 
 def to_host(result: Any) -> Any:
-    """All rows in numpy, also those that other processes hold."""
+    """A result as numpy arrays with all rows, also those that other processes hold."""
     if jax.process_count() == 1:
         return jax.device_get(result)
     return multihost_utils.process_allgather(result, tiled=True)
@@ -185,10 +186,11 @@ def to_host(result: Any) -> Any:
 def fill(
     texts: Sequence[Sequence[int]], rows: int, length: int, left: bool = False
 ) -> tuple[Int[np.ndarray, "b t"], Bool[np.ndarray, "b t"]]:
-    """Texts as one batch, filled up behind each (`left`: before each), and where they are real.
+    """Texts as one batch of ids, padded at the end (`left`: the beginning), and where it is real.
 
-    Rows beyond the texts are empty. Nothing reads a filled place, so its id is one that every
-    vocabulary has.
+    Rows beyond the texts are empty. Nothing reads the padding, so its id, 0, is one that every
+    vocabulary has. Texts (5, 6) and (7,) in length 3 give ids 5 6 0 / 7 0 0 and True True False /
+    True False False.
     """
     ids, real = np.zeros((rows, length), np.int32), np.zeros((rows, length), bool)
     for row, text in enumerate(texts):
@@ -200,7 +202,7 @@ def fill(
 def row_keys(
     texts: Sequence[Sequence[int]], numbers: Sequence[int], seed: int, rows: int
 ) -> Key[Array, "rows"]:
-    """A key a row, of its text and its number alone, whatever the rows beside it hold."""
+    """A random key for each text, from the text and its number alone, whatever its batch mates."""
     marks = np.zeros((rows, 2), np.uint32)
     for row, (text, number) in enumerate(zip(texts, numbers, strict=True)):
         marks[row] = zlib.crc32(np.asarray(text, "<i4").tobytes()), number

@@ -1,4 +1,4 @@
-"""How a model's output is searched."""
+"""The settings of decoding: how an output is searched for, and what it may contain."""
 
 import math
 from dataclasses import dataclass
@@ -37,15 +37,15 @@ class DecodeConfig:
     """
 
     beam_size: int = 1  # 1: greedy
-    n_best: int = 1  # hypotheses a source, at most beam_size
+    n_best: int = 1  # hypotheses returned for each source, at most beam_size
     length_penalty: str = "gnmt"  # ((5 + length) / 6)^alpha (Wu 2016, eq. 14); power: length^alpha
-    alpha: float = 0.6  # 0: none; the larger, the longer the output
+    alpha: float = 0.6  # 0: no penalty; the larger, the longer the output
     # exact: a sentence stops once no live beam can still enter its n_best at any length; heuristic:
     # once the best live beam, scored at its present length, is below all beam_size finished ones
     # (Hugging Face's early_stopping=False); first: once beam_size are finished (its True).
     early_stopping: str = "exact"
     max_new_tokens: int = 0  # end token included; 0: as the task says
-    batch_size: int = 64  # rows that are decoded at once
+    batch_size: int = 64  # texts that are decoded at once
     banned_tokens: tuple[int, ...] = ()  # never generated, such as padding
     first_banned_tokens: tuple[int, ...] = ()  # never the first of an output
     # The token of 0.00 s, of a model that writes times, one token for each 0.02 s: an output begins
@@ -55,13 +55,13 @@ class DecodeConfig:
     latest_start: int = 50
     renormalize: bool = False  # the banned tokens' probability goes to the others
     min_new_tokens: int = 0  # no output ends before so many tokens
-    # No n tokens come twice (Paulus 2017), in a prompt and its continuation; 0: they may.
+    # No sequence of n tokens comes twice (Paulus 2017), prompt included; 0: no such rule.
     no_repeat_ngram: int = 0
-    # Logits of tokens that came are divided by it, or multiplied if negative (Keskar 2019).
+    # Logits of earlier tokens are divided by it, negative ones multiplied (Keskar 2019); 1: none.
     repetition_penalty: float = 1.0
     temperature: float = 0.0  # sampling from softmax(logits / temperature); 0: the likeliest token
-    top_k: int = 0  # only of the k likeliest tokens; 0: of all
-    top_p: float = 1.0  # only of the fewest tokens with that much probability; 0: of one
+    top_k: int = 0  # samples only from the k likeliest tokens; 0: from all
+    top_p: float = 1.0  # samples only from the fewest tokens with so much probability; 0: one
     stop: tuple[str, ...] = ()  # a continuation ends before the first of these strings
     end_tokens: tuple[int, ...] = ()  # end a text as well as the tokenizer's own end token
     first_token: int | None = None  # what every output begins with, at no cost

@@ -1,4 +1,4 @@
-"""Continuing prompts: prefill in one pass, then one token after the other over a static cache."""
+"""Continuing prompts: one pass over the prompt, then token by token over a cache of fixed size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,12 +18,15 @@ from transformer_lab.errors import LabError
 
 CHUNK = 32  # tokens that one call makes at most, before the host looks at them
 ROOM = 64  # a cache's length is a multiple of this
-Stops = Callable[[Sequence[int], list[int]], bool]  # of a prompt, and what follows it
+Stops = Callable[[Sequence[int], list[int]], bool]  # whether (prompt, new ids) is complete
 
 
 class Generated(NamedTuple):
-    """One continuation, without the end token; log-probabilities are of the model's own
-    distribution (whatever the temperature), the end token's last if there is one."""
+    """One continuation without its end token, and the log-probability of each token.
+
+    Log-probabilities are the model's own, whatever the temperature; that of the end token, if there
+    is one, comes last.
+    """
 
     ids: list[int]
     log_probs: list[float]
@@ -33,11 +36,11 @@ class Generated(NamedTuple):
 class Generator:
     """Continues prompts with a decoder-only model; a result never depends on its batch mates.
 
-    Prompts stand on the right of their bucket, so that all rows go on at one place; rows and
-    lengths come in few sizes, each compiled once. A row's randomness is that of (seed, prompt,
-    number of the sample). The model has `config.max_length`, `prefill` and `step`, as
-    `models.decoder`. Prompt and new tokens together never exceed max_length: LabError.
-    `place` puts a batch ({"tokens", "segments"}, numpy) on devices.
+    Prompts are aligned at the right end of their bucket, so that all continue at one position;
+    batch sizes and lengths come in few sizes, each compiled once. Random draws depend on (seed,
+    prompt, number of the sample) alone. The model has `config.max_length`, `prefill` and `step`, as
+    in `models.decoder`. Raises: LabError where prompt and new tokens exceed max_length. `place`
+    puts a batch ({"tokens", "segments"}, numpy) on devices.
     """
 
     def __init__(
@@ -103,9 +106,10 @@ class Generator:
         stops: Stops | None = None,
         chunk: int = 4,
     ) -> Iterator[tuple[int, list[int], list[float]]]:
-        """(row, new ids, their log-probabilities) as they come, `chunk` tokens at a time.
+        """Yields (number of the prompt, new ids, their log-probabilities), `chunk` ids at a time.
 
-        One batch; `numbers` tell the samples of one prompt apart. An end token comes too.
+        All prompts form one batch; `numbers` tell the samples of one prompt apart. An end token is
+        yielded too.
         """
         limits = [self.new_tokens(prompt) for prompt in prompts]
         rows, length, cache = self._shape(prompts, max(limits, default=1))
@@ -137,7 +141,7 @@ class Generator:
             )  # fmt: skip
 
     def new_tokens(self, prompt: Sequence[int]) -> int:
-        """How many tokens follow a prompt at most; LabError if they do not fit the context."""
+        """The most tokens that may follow a prompt; LabError if they do not fit the context."""
         room = self.max_length - len(prompt)
         wanted = self.config.max_new_tokens or room
         if self.shrinks and room > 0:
@@ -151,14 +155,14 @@ class Generator:
         return wanted
 
     def _shape(self, prompts, new_tokens: int) -> tuple[int, int, int]:
-        """A compiled shape that holds the prompts: rows, prompt tokens and places in the cache."""
+        """The compiled shape that holds the prompts: batch size, prompt length, cache length."""
         rows = _power(len(prompts), self.rows_multiple)
         prompt = min(_power(max(map(len, prompts)), 8), self.max_length)
         return rows, prompt, -(-(prompt + new_tokens) // ROOM) * ROOM
 
     def _batch(self, prompts, rows: int, length: int) -> tuple[Array, Array]:
-        """Tokens and segments [rows, length] on the devices, each prompt's end in the last column;
-        segment 0 is no text."""
+        """Tokens and segments [rows, length] on the devices, each prompt ending in the last column;
+        segment 0 is padding."""
         tokens, real = fill(prompts, rows, length, left=True)
         batch = self._place({"tokens": tokens, "segments": real.astype(np.int32)})
         return batch["tokens"], batch["segments"]
@@ -166,7 +170,7 @@ class Generator:
     # What is compiled.
 
     def _loop(self, read: int, length: int, controls) -> Single:
-        """The loop over texts of `read` prompt tokens in a cache of `length` places."""
+        """The loop over texts of `read` prompt tokens with a cache for `length` tokens."""
         ids = self.eos_id, self.eos_id  # the second fills rows that ended, and nothing reads it
         return Single(self.config, *ids, read, length - read, controls, spare=CHUNK)
 
@@ -230,13 +234,13 @@ class Generator:
 
 
 def _said(tokens: Int[Array, "b t"], segments: Int[Array, "b t"]) -> Int[Array, "b t"]:
-    """A batch's own tokens, and `NOTHING` where its rows are filled up."""
+    """The batch's own tokens, and `NOTHING` where it is padded."""
     return jnp.where(segments > 0, tokens, NOTHING)
 
 
 def _made(state: State, read: int, start, counts):
-    """A chunk of tokens from the `start`-th new one on, their log-probabilities, and how many of
-    them each row has made since it had made `counts`."""
+    """A chunk of ids and log-probabilities [B, CHUNK] from the `start`-th new token on, and how
+    many tokens each text has made since it had made `counts`."""
     cut = lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, CHUNK, axis=1)  # noqa: E731
     tokens, log_probs = cut(state.said, read + start), cut(state.kept.each, start)
     return tokens, log_probs, state.kept.lengths - counts

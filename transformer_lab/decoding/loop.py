@@ -1,14 +1,14 @@
 """One loop over a cache: feed the last token, prepare the logits, choose the next token.
 
 `step(tokens [B, 1], cache) -> (logits [B, 1, V] in float32, cache)` is any model that reads one
-token and a cache, and returns both anew. It is written for one text a row. A cache is a dict: the
-leaves under "layers" have the leading axis B and belong to a text; everything else, such as
-"memory" and "index", is the same for all texts of a row.
+token and a cache, and returns both anew. It is written for one text in each batch entry. A cache is
+a dict: the arrays under "layers" have the leading axis B and belong to a text; everything else,
+such as "memory" and "index", is shared by all beams.
 
-`Single` keeps one text a row, by the likeliest token or by a drawn one; `Beams` keeps K. What may
-come at all is the same for both: see `processors.prepare`.
+`Single` keeps one text for each batch entry, by the likeliest token or by a drawn one; `Beams`
+keeps K. Which tokens are allowed is the same for both: see `processors.prepare`.
 
-Letters: B rows, N results a row, K beams, V vocabulary, P tokens read, T the most new tokens.
+Letters: B batch, N results each, K beams, V vocabulary, P tokens read, T the most new tokens.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Step = Callable[[Array, Cache], tuple[Array, Cache]]
 
 
 class SearchResult(NamedTuple):
-    """The best hypotheses of each row, best first, padding after the end token.
+    """The best hypotheses for each batch entry, best first, padding after the end token.
 
     A length counts the end token; 0 stands for no hypothesis, with a score of minus infinity.
     """
@@ -41,19 +41,19 @@ class SearchResult(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the loop carries; "rows" is B, or B and K."""
+    """The values that the loop carries from token to token; *rows is B, or B and K."""
 
     i: Int[Array, ""]  # new tokens made so far
     cache: Cache
-    said: Int[Array, "*rows pt"]  # the P tokens read, then those made; padding where none is yet
+    said: Int[Array, "*rows pt"]  # the P tokens read, then those made, then padding
     log_probs: Float[Array, "*rows"]  # the sum over the tokens made
     done: Bool[Array, "b"]
-    kept: Any  # what else the choice keeps
+    kept: Any  # what else the kind of loop keeps: see One and SearchResult
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A search's settings. A subclass says how it starts, what is chosen and what is found."""
+    """The settings of a search; a subclass defines how it starts, chooses and collects results."""
 
     config: DecodeConfig
     eos_id: int
@@ -62,7 +62,7 @@ class Loop:
     new: int  # T
 
     def run(self, step: Step, state: State, until: Any) -> State:
-        """Makes tokens until there are `until` of them, or every row is done."""
+        """Makes tokens until `until` of them are made, or every text is done."""
 
         def body(state):
             last = jnp.take(state.said, self.read + state.i - 1, axis=-1)
@@ -73,12 +73,12 @@ class Loop:
         return jax.lax.while_loop(going, body, state)
 
     def prepared(self, state: State, logits: Float[Array, "*rows v"], at_limit: Array):
-        """What the processors make of the logits of the next token."""
+        """The logits of the next token after the processors: see `processors.prepare`."""
         where = state.said, self.read, state.i, at_limit
         return prepare(logits.astype(jnp.float32), self.config, self.eos_id, *where)
 
     def penalties(self) -> Float[np.ndarray, "lengths"]:
-        """The divisor of a log-probability for each length 0 .. T."""
+        """The divisors of log-probabilities for the lengths 0 .. T."""
         return self.config.penalties(self.new)
 
 
@@ -99,9 +99,9 @@ def search(
     """The best continuations of `start` that the config's search finds.
 
     Args:
-        real: rows that are not real are done at once, and have no result.
-        before: the tokens that came before `start`, for settings that look back; -1: none.
-        keys: one a row, for a config with a temperature.
+        real: batch entries that are not real are done at once, and have no result.
+        before: the tokens before `start`, for settings that look back; -1: none.
+        keys: one random key for each entry, for a config with a temperature.
         kind: `Single` or `Beams`, by default as `config.beam_size` says.
     """
     past = start[:, None] if before is None else jnp.column_stack([before, start])
@@ -113,32 +113,32 @@ def search(
 
 
 class One(NamedTuple):
-    """What `Single` keeps of each row beside its text."""
+    """What `Single` keeps for each text beside its tokens."""
 
     each: Float[Array, "b t"]  # the log-probability of each token made
     lengths: Int[Array, "b"]  # tokens made, the end token too
-    wanted: Int[Array, "b"]  # the most of them
+    wanted: Int[Array, "b"]  # the most tokens to make
     keys: Key[Array, "b"] | None  # for sampling
 
 
 def controls_of(config: DecodeConfig) -> tuple[Array, Array, Array]:
-    """Temperature, top_k and top_p as arrays, so that other values compile nothing."""
+    """Temperature, top_k and top_p as arrays, so that other values do not compile anew."""
     kinds = jnp.float32(config.temperature or 1.0), jnp.int32(min(config.top_k, 2**31 - 1))
     return *kinds, jnp.float32(config.top_p)
 
 
 @dataclass(frozen=True)
 class Single(Loop):
-    """One text a row: the likeliest next token (of equals the lowest id), or one that is drawn.
+    """Keeps one text: the likeliest next token (of equals the lowest id), or a drawn one.
 
-    The texts hold one compiled chunk more than T tokens, so that any slice of a chunk lies within.
+    The arrays hold one chunk more than T tokens, so that any slice of a chunk lies within them.
     """
 
-    controls: tuple[Array, Array, Array] | None = None  # those of the config, if not given
-    spare: int = 0  # places behind the T new tokens
+    controls: tuple[Array, Array, Array] | None = None  # None: `controls_of` the config
+    spare: int = 0  # columns of the arrays after the T new tokens
 
     def start(self, cache, past, done, keys=None, wanted=None) -> State:
-        """Before the first token; `wanted` [B] are the most tokens of each row, by default T."""
+        """The state before the first token; `wanted` [B] is each text's limit, by default T."""
         rows, room = len(past), self.new + self.spare
         said = jnp.pad(past, ((0, 0), (0, room)), constant_values=self.pad_id)
         wanted = jnp.full(rows, self.new, jnp.int32) if wanted is None else wanted
@@ -146,12 +146,12 @@ class Single(Loop):
         return State(jnp.zeros((), jnp.int32), cache, said, jnp.zeros(rows), done, kept)
 
     def apply(self, step: Step, last: Int[Array, "b"], cache: Cache):
-        """Logits [B, V] after one more token, and the new cache."""
+        """Logits [B, V] after the last token, and the new cache."""
         logits, cache = step(last[:, None], cache)
         return logits[:, 0], cache
 
     def choose(self, state: State, logits: Float[Array, "b v"]) -> State:
-        """The state with one more token in each row that is not done."""
+        """Adds one token to each text that is not done."""
         (each, lengths, wanted, keys), i, done = state.kept, state.i, state.done
         at_limit = i + 1 >= wanted
         prepared = self.prepared(state, logits, at_limit)
@@ -170,7 +170,7 @@ class Single(Loop):
         return State(i + 1, state.cache, said, state.log_probs + chosen, done, kept)
 
     def found(self, state: State) -> SearchResult:
-        """The one text that each row made, drawn or by the likeliest tokens: N is 1."""
+        """The one text of each batch entry as a result with N = 1."""
         lengths, tokens = state.kept.lengths, state.said[:, self.read :]
         log_probs = jnp.where(lengths > 0, state.log_probs, IMPOSSIBLE)
         scores = log_probs / jnp.asarray(self.penalties())[lengths]
@@ -179,16 +179,16 @@ class Single(Loop):
 
 @dataclass(frozen=True)
 class Beams(Loop):
-    """K live texts a row, best first, and the K best finished ones, which the state keeps.
+    """Keeps K live texts, best first, and the K best finished ones (in `State.kept`).
 
-    At each step the 2K best continuations of the K live beams are drawn, so that K live ones remain
-    whatever ends. Of those among the best K, the ones that end (or reach the limit) are finished,
-    and compete by log-probability / penalty for K places. Equal scores: the earlier one, then the
-    better beam, then the lower id.
+    At each step the 2K best continuations of the K live beams are taken, so that K live ones remain
+    even if K of them end. Of those among the best K, the ones that end (or reach the limit) are
+    finished, and compete by log-probability / penalty for K places. Of equal scores the earlier one
+    wins, then the better beam, then the lower id.
     """
 
     def start(self, cache, past, done, keys=None) -> State:
-        """Before the first token; of the beams one lives, since the others would repeat it."""
+        """The state before the first token; one beam is live, as the others would repeat it."""
         rows, width = len(past), self.config.beam_size
         cache = {**cache, "layers": jax.tree.map(
             lambda x: jnp.broadcast_to(x, (width, *x.shape)), cache["layers"]
@@ -202,7 +202,7 @@ class Beams(Loop):
         return State(jnp.zeros((), jnp.int32), cache, said, first, done, finished)
 
     def apply(self, step: Step, last: Int[Array, "b k"], cache: Cache):
-        """Logits [B, K, V] and the new cache.
+        """Logits [B, K, V] after the last tokens, and the new cache.
 
         The step is mapped over the beams, so that the memory is neither copied for them nor read
         once for each: their queries become one matrix.
@@ -213,7 +213,7 @@ class Beams(Loop):
         return jnp.swapaxes(logits[:, :, 0], 0, 1), cache
 
     def choose(self, state: State, logits: Float[Array, "b k v"]) -> State:
-        """The state with one more token in each beam."""
+        """Adds one token to each beam, and moves the beams that end among the finished ones."""
         at_limit = state.i + 1 == self.new
         allowed, _, log_norm = self.prepared(state, logits, at_limit)
         scores, parents, ids = _continuations(allowed, log_norm, state.log_probs)
@@ -230,11 +230,11 @@ class Beams(Loop):
         return State(state.i + 1, cache, said, live, done, finished)
 
     def found(self, state: State) -> SearchResult:
-        """The `config.n_best` finished ones of highest score."""
+        """The `config.n_best` finished hypotheses with the highest scores."""
         return SearchResult(*(x[:, : self.config.n_best] for x in state.kept))
 
     def _finish(self, state: State, tokens, scores, ends) -> SearchResult:
-        """The K best of the finished hypotheses and those continuations that end now."""
+        """The K best among the finished hypotheses and the continuations that end now."""
         width, length = self.config.beam_size, state.i + 1
         among_best = jnp.arange(scores.shape[1]) < width
         ends = ends & among_best & (scores > IMPOSSIBLE) & ~state.done[:, None]
@@ -248,7 +248,7 @@ class Beams(Loop):
         return SearchResult(kept, pick(both.lengths), pick(both.log_probs), final)
 
     def _is_over(self, live, finished, length):
-        """The rows [B] that stop, by `config.early_stopping`, after `length` tokens."""
+        """Which batch entries [B] stop after `length` tokens, by `config.early_stopping`."""
         config, best, penalties = self.config, live[:, 0], self.penalties()
         if config.early_stopping == "first" or config.beam_size == 1:
             return (finished[:, -1] > IMPOSSIBLE) | (best == IMPOSSIBLE)
@@ -262,7 +262,7 @@ class Beams(Loop):
 
 
 def _reorder(cache: Cache, parents: Int[Array, "b k"]) -> Cache:
-    """Each beam's cache becomes its parent's."""
+    """The cache with each beam's part replaced by that of its parent."""
 
     def take(x):
         index = parents.T.reshape(*x.shape[:2], *[1] * (x.ndim - 2))
@@ -272,9 +272,10 @@ def _reorder(cache: Cache, parents: Int[Array, "b k"]) -> Cache:
 
 
 def _continuations(logits, log_norm, log_probs):
-    """The 2K best: log-probabilities, beams they come from and tokens, each [B, 2K].
+    """The 2K best continuations, [B, 2K]: log-probabilities, the beams they extend, tokens.
 
-    First the best of each beam, then of those: a top-k of K * V is several times as slow.
+    First the best of each beam are found, then the best of those: a top-k over K * V is several
+    times as slow.
     """
     most = 2 * logits.shape[1]
     best, ids = jax.lax.top_k(logits, min(most, logits.shape[-1]))

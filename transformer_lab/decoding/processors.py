@@ -1,7 +1,7 @@
-"""What stands between a model's logits and the choice of a token, the same for every search.
+"""Rules applied between a model's logits and the choice of a token, the same for every search.
 
-Greedy search, sampling and beam search call `prepare` on each step's logits: tokens that may not
-come, a penalty on those that came, a least length, and tokens that must come.
+Greedy search, sampling and beam search call `prepare` on each step's logits: it bans tokens,
+penalises repeated ones, keeps a least length, and forces tokens.
 """
 
 import jax
@@ -12,12 +12,12 @@ from jaxtyping import Array, Bool, Int
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError
 
-IMPOSSIBLE = -jnp.inf  # the score of what is not there: a dead beam, a free place, a banned token
-NOTHING = -1  # stands where a row of earlier tokens is filled up
+IMPOSSIBLE = -jnp.inf  # the score of a dead beam, of a missing hypothesis, of a banned token
+NOTHING = -1  # the id that pads earlier tokens
 
 
 def refuse_unknown(config: DecodeConfig, eos_id: int, size: int) -> None:
-    """LabError for a token of the settings that a vocabulary of `size` lacks."""
+    """LabError for a token named by the settings that a vocabulary of `size` does not have."""
     first = () if config.first_token is None else (config.first_token,)
     first += config.first_banned_tokens
     for token in (eos_id, *first, *config.banned_tokens, *config.end_tokens):
@@ -26,26 +26,27 @@ def refuse_unknown(config: DecodeConfig, eos_id: int, size: int) -> None:
 
 
 def one_end(tokens: Int[Array, "*rows"], config: DecodeConfig, eos_id: int) -> Int[Array, "*rows"]:
-    """The tokens with `config.end_tokens` as the end token, the one that all else knows."""
+    """The tokens with each of `config.end_tokens` replaced by the one end token of the search."""
     if not config.end_tokens:
         return tokens
     return jnp.where(jnp.isin(tokens, np.asarray(config.end_tokens)), eos_id, tokens)
 
 
 def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit):
-    """The i-th new token's logits [..., V] (i = 0, 1, ...) under the settings.
+    """Applies the settings to the logits [..., V] of the i-th new token (i = 0, 1, ...).
 
     Args:
         logits: [..., V], in float32.
-        said: [..., T], the tokens that the model has read and made, `NOTHING` before a shorter
-            row; what stands from place `before` + i on is not read.
-        before: how many places of `said` come before the new tokens.
-        at_limit: whether this token is the last one that fits, one value or one a row.
+        said: [..., T], the tokens that the model has read and made, `NOTHING` where padded before a
+            shorter text; columns from `before` + i on are not read.
+        before: how many columns of `said` come before the new tokens.
+        at_limit: whether this token is the last one that fits, one value or one for each text.
 
-    Returns: logits to choose by, in which what may not come is `IMPOSSIBLE`; logits of which the
-        chosen one counts; and what to subtract for log-probabilities, [...]. Log-probabilities
-        are the model's own, unless `config.renormalize`; a forced token costs nothing. In a beam
-        search the logits to choose by count, with the penalty (as in Hugging Face's search).
+    Returns: logits to choose by, in which banned tokens are `IMPOSSIBLE`; logits that count for the
+    chosen one; and what to subtract for log-probabilities, [...]. Log-probabilities are the model's
+    own, unless `config.renormalize`; a forced token costs nothing. In a beam search the logits to
+    choose by count, with the penalty (as in Hugging Face's search).
+
     Raises: LabError for a token outside the vocabulary.
     """
     size = logits.shape[-1]
@@ -85,7 +86,7 @@ def prepare(logits, config: DecodeConfig, eos_id: int, said, before, i, at_limit
 
 
 def log_prob_of(tokens: Int[Array, "b"], allowed, own, log_norm):
-    """The chosen tokens' log-probabilities [b], of what `prepare` gives for one token a row."""
+    """The chosen tokens' log-probabilities [b], from `prepare`'s results for one token each."""
     pick = lambda x: jnp.take_along_axis(x, tokens[:, None], axis=-1)[:, 0]  # noqa: E731
     return jnp.where(pick(allowed) == IMPOSSIBLE, IMPOSSIBLE, pick(own)) - log_norm
 
@@ -94,8 +95,8 @@ def _out_of_time(allowed, config: DecodeConfig, eos_id: int, said, before, i):
     """The tokens [..., V] that would break the order of times and texts.
 
     An output is a time, a text, a time, and again a time if more text follows: two times in a row
-    are an end and a beginning. No time is before an earlier one, and none after a text is equal to
-    that of its beginning. Where all times together are likelier than the likeliest other token, a
+    are an end and a beginning. No time is before an earlier one, and none after a text equals the
+    time at its beginning. Where all times together are likelier than the likeliest other token, a
     time must come.
     """
     zero, ids, place = config.zero_time, np.arange(allowed.shape[-1]), np.arange(said.shape[-1])
@@ -115,7 +116,7 @@ def _out_of_time(allowed, config: DecodeConfig, eos_id: int, said, before, i):
 
 
 def _seen(tokens: Int[Array, "*rows t"], count, size: int) -> Bool[Array, "*rows v"]:
-    """Which tokens the first `count` of each row hold (Keskar 2019, section 4.1)."""
+    """Which tokens occur among the first `count` of each text (Keskar 2019, section 4.1)."""
     rows = tokens.reshape(-1, tokens.shape[-1])
     real = (jnp.arange(rows.shape[-1]) < count) & (rows != NOTHING)
     found = jnp.zeros((len(rows), size), bool)
@@ -124,7 +125,7 @@ def _seen(tokens: Int[Array, "*rows t"], count, size: int) -> Bool[Array, "*rows
 
 
 def _repeats(tokens: Int[Array, "*rows t"], count, n: int, size: int) -> Bool[Array, "*rows v"]:
-    """Which tokens would complete an n-gram that the first `count` of each row hold already."""
+    """Which tokens would complete an n-gram that is already among a text's first `count` tokens."""
     windows = tokens.shape[-1] - n + 1
     if windows < 1:
         return jnp.zeros((*tokens.shape[:-1], size), bool)

@@ -1,1 +1,1 @@
-"""Flax Linen modules made of ops."""
+"""Flax Linen modules from which models are built, made of the functions in `ops`."""

@@ -1,4 +1,4 @@
-"""The bottleneck adapter."""
+"""The bottleneck adapter, a small trainable net inside of each block of a frozen model."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float

@@ -1,4 +1,4 @@
-"""Attention of a recurrent decoder's states to the source's."""
+"""Attention from a recurrent decoder's states to the states of the source."""
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,7 @@ Memory = dict[str, Array]
 
 
 class Alignment(nn.Module):
-    """Attention of decoder states to the source's, by the score of `kind`.
+    """Attention of decoder states to the source's states, with the score named by `kind`.
 
     additive: v tanh(W q + U k) (Bahdanau 2015, appendix A.1.2); general: q W k and dot: q k (Luong
     2015, section 3.1); scaled_dot: projected queries, keys and values, over the root of the width
@@ -23,7 +23,7 @@ class Alignment(nn.Module):
     """
 
     kind: str
-    width: int  # of queries
+    width: int  # width of the queries
     dtype: jnp.dtype
 
     def setup(self):
@@ -40,7 +40,7 @@ class Alignment(nn.Module):
             )
 
     def memory(self, states: Float[Array, "b s d"], mask: Bool[Array, "b s"]) -> Memory:
-        """What queries meet: `keys`, `values` and the `mask`."""
+        """The `keys`, `values` and `mask` of the source, computed once for all queries."""
         keys = self.key(states) if self.kind in KEYS else states
         values = self.value(states) if self.kind == "scaled_dot" else states
         return {"keys": keys, "values": values, "mask": mask}

@@ -1,4 +1,4 @@
-"""Multi-head attention over a sequence, a memory or a cache."""
+"""Multi-head attention from a sequence to itself, to a memory, or to a cache."""
 
 import flax.linen as nn
 import jax
@@ -20,7 +20,7 @@ KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, valu
 class Attention(nn.Module):
     """Concat(head_1 .. head_N) W_out (Vaswani 2017, section 3.2.2), heads grouped when K < N.
 
-    Kernels are query [D, N*H], key and value [D, K*H], out [N*H, D]. RoPE turns queries and keys;
+    Kernels are query [D, N*H], key and value [D, K*H], out [N*H, D]. RoPE rotates queries and keys;
     transformer_xl adds position [D, N*H] and two bias vectors [N, H] (Dai 2019, section 3.3).
     """
 
@@ -45,8 +45,8 @@ class Attention(nn.Module):
         positions: Int[Array, "s"] | None = None,
         added: Float[Array, "#b s d"] | None = None,
     ) -> KeyValue:
-        """The projections that a cache holds, head-major; keys turned to their positions, and made
-        of x and what is `added` to it, which values do not hold (Carion 2020, section A.3)."""
+        """The projections that a cache holds, [B, K, S, H]; keys are rotated by their positions, and
+        made of x and what is `added` to it, which values do not hold (Carion 2020, section A.3)."""
         heads = self.config.key_value_heads
         key = self._turn(self._split(self.key(x if added is None else x + added), heads), positions)
         return key, self._split(self.value(x), heads)
@@ -60,8 +60,10 @@ class Attention(nn.Module):
         places: Places | None = None,
         bias: Float[Array, "#b #n #t s"] | None = None,
     ) -> Float[Array, "b t o"]:
-        """Attends from x to the given keys and values, else to x itself; o is the config's width,
-        which may differ from the width of x."""
+        """Attends from x to the given keys and values, or else to x itself.
+
+        The output's width o is the config's, which may differ from the width of x.
+        """
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
         return self._mix(self._queries(x, places), key_value, seen, dropout_key, places, bias)
@@ -75,11 +77,12 @@ class Attention(nn.Module):
         places: Places,
         bias: Float[Array, "#b #n #t s"] | None = None,
     ) -> tuple[Float[Array, "b t d"], KeyValue]:
-        """Attention of t new positions that stand at index, over all the cache holds then.
+        """Attention of t new positions, the first at `index`, over the cache and themselves.
 
-        Without a cache they are the first ones, and their own keys and values come back. The caller
-        keeps index + t within the cache's length (a write beyond it would be moved), unless the
-        cache is as long as the window: then it is a ring, position p at place p modulo its length.
+        Without a cache they are the first ones, and their own keys and values are returned as
+        cache. The caller keeps index + t within the cache's length (a write beyond it would be
+        moved), unless the cache is as long as the window: then it is a ring, which holds position p
+        at p modulo its length.
         """
         cfg = self.config
         if cache is None or x.shape[1] > 1:
@@ -119,9 +122,13 @@ class Attention(nn.Module):
         return rotate(x, positions, frequencies, interleaved=cfg.rope_interleaved, magnitude=factor)
 
     def _relative(self, query, places, scale):
-        """Dai 2019, section 3.3: terms (a) and (c) are of query + u, (b) and (d) of query + v."""
+        """The query plus u, and Transformer-XL's position scores (q + v) r (Dai 2019, section 3.3).
+
+        The score of a query q and a key k is (q + u) k, terms (a) and (c), plus (q + v) r, terms
+        (b) and (d), where r is the projected sinusoid of their distance.
+        """
         t, s = len(places.query), len(places.key)
-        # Each distance once: from the first query to the last key up to the other way round.
+        # Each distance is projected once, from the smallest (first query, last key) to the largest.
         first = places.query[0] - places.key[-1]
         distances = first + jnp.arange(t + s - 1) if t > 1 else places.query[0] - places.key
         vectors = sinusoids(distances, self.config.width, halves=True)
@@ -163,10 +170,10 @@ class Attention(nn.Module):
 
 
 def ring_write(cache: KeyValue, new: KeyValue, index: Int[Array, ""]) -> tuple[KeyValue, KeyValue]:
-    """What t new positions at index see, and the ring of constant size that is kept.
+    """The keys and values that t new positions at index see, and the ring that is kept.
 
-    One position sees the ring it is written into; several see the ring's positions in order, then
-    their own, because a later one overwrites what an earlier one still sees.
+    A single position sees the ring after it is written. Several see the ring's positions in order,
+    then their own, because a later one overwrites what an earlier one still sees.
     """
     size, t = cache[0].shape[2], new[0].shape[2]
     if t == 1:
@@ -184,5 +191,8 @@ def ring_write(cache: KeyValue, new: KeyValue, index: Int[Array, ""]) -> tuple[K
 def to_ring(
     x: Float[Array, "b k s h"], size: int, end: int | Int[Array, ""]
 ) -> Float[Array, "b k r h"]:
-    """The last `size` positions of x, which stand before position `end`, each at its place."""
+    """The last `size` positions of x, up to `end` - 1, each at its position modulo `size`.
+
+    Positions 2, 3, 4 in a ring of 3 are stored as 3, 4, 2.
+    """
     return jnp.roll(x[:, :, x.shape[2] - size :], end % size, axis=2)

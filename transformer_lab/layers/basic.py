@@ -1,4 +1,4 @@
-"""Dense, norm and feed-forward as every block uses them."""
+"""Dense layers, norms and the feed-forward, as every block uses them."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.norms import layer_norm
 from transformer_lab.ops.products import product
 
-PRODUCT = "product"  # by this name a block's `remat` knows what its kernels gave
+PRODUCT = "product"  # the name by which `remat` recognises the outputs of kernels
 
 
 class Dense(nn.Module):
@@ -42,13 +42,13 @@ class Dense(nn.Module):
 
 
 SPLIT = {"query": "out", "key": "out", "value": "out", "gate": "out", "up": "out"}
-SPLIT |= {"out": "in", "down": "in"}  # what each role's kernel has over the tensor axis
+SPLIT |= {"out": "in", "down": "in"}  # the kernels' dimension that the tensor axis splits
 
 
 def dense(
     config: StackConfig, features: int, bias: bool, role: str = "", name: str | None = None
 ) -> Dense:
-    """A float32 kernel [in, features] applied in the compute type; some roles start smaller."""
+    """A dense layer in the config's compute type; some roles have smaller initial values."""
     gain = config.init_gain(role)
     init = {
         "xavier_uniform": nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
@@ -58,10 +58,10 @@ def dense(
 
 
 def joined(x: Float[Array, "b t d"], layers: Sequence[Dense]) -> list[Float[Array, "b t _"]]:
-    """The layers' outputs for one input, by one product.
+    """The outputs of several dense layers for one input, computed by one product.
 
-    For single positions, where each product waits for the one before: a decoding loop joins the
-    kernels once, before it starts.
+    It is for single positions, where each product waits for the one before: a decoding loop joins
+    the kernels once, before it starts.
     """
     params = [layer.variables["params"] for layer in layers]
     kernel = jnp.concatenate([p["kernel"] for p in params], axis=1).astype(x.dtype)
@@ -74,14 +74,14 @@ def joined(x: Float[Array, "b t d"], layers: Sequence[Dense]) -> list[Float[Arra
 
 
 class Identity(nn.Module):
-    """Stands where a norm would, for ablations."""
+    """Takes the place of a norm and does nothing, for ablations."""
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         return x
 
 
 class LayerNorm(nn.Module):
-    """`ops.norms.layer_norm` with its float32 scale and bias."""
+    """Layer normalization with float32 scale and bias, see `ops.norms.layer_norm`."""
 
     epsilon: float
     use_bias: bool
@@ -113,7 +113,7 @@ class DyT(nn.Module):
 
 
 def norm(config: StackConfig) -> nn.Module:
-    """LayerNorm (Ba 2016), RMSNorm (Zhang 2019), DyT or none; statistics in float32."""
+    """The norm that the config names: LayerNorm (Ba 2016), RMSNorm (Zhang 2019), DyT or none."""
     if config.norm == "none":
         return Identity()
     if config.norm == "dyt":

@@ -1,4 +1,4 @@
-"""The block that every stack is made of."""
+"""The block that every stack is made of: attention or another mixer, and feed-forward."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from transformer_lab.ops.visibility import ALL, Visible
 
 Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
-Cache = Any  # of a layer: keys and values, a mixer's state, or a dictionary of it and the
+Cache = Any  # a layer's keys and values, or a mixer's state; or a dictionary of this and the
 # feed-forward's state
 MIXERS = {
     "linear": Linear,
@@ -110,7 +110,7 @@ class Block(nn.Module):
         memory_seen: Visible = ALL,
         flow: Flow | None = None,
     ) -> tuple[Float[Array, "b t d"], Cache]:
-        """The t new positions that stand at index, over a cache (None: the first positions).
+        """Runs t new positions, the first at `index`, over a cache (None: they are the first).
 
         The cache is the keys and values of attention, or a mixer's state; where the feed-forward
         has a state as well, it is a dictionary of both.
@@ -138,7 +138,7 @@ class Block(nn.Module):
         return x, new if both else new["mixer"]
 
     def _forward(self, x, dropout_key, flow, state):
-        """The feed-forward's output, and its state where it has one."""
+        """The feed-forward's output, and its new state if it keeps one, else None."""
         if self.config.feed_forward == "shifted":
             return self.feed_forward(x, flow, state)
         if self.config.feed_forward == "experts":

@@ -1,4 +1,4 @@
-"""The settings of a block's parts that are not attention and a plain feed-forward."""
+"""Settings of mixers that replace attention, and of experts that replace the feed-forward."""
 
 from dataclasses import dataclass
 
@@ -13,28 +13,28 @@ MAPS = ("elu", "relu", "exponential", "taylor")
 
 @dataclass(frozen=True)
 class MixerConfig:
-    """Which mixer, and its sizes; of those that it does not have, nothing is read."""
+    """Which mixer a block has, and its sizes; settings of other mixers are ignored."""
 
     kind: str = "attention"  # attention, linear, retention, gated, s4d, mamba, mamba2 or rwkv
-    feature_map: str = "elu"  # of linear: elu + 1, relu, exponential or the softmax's Taylor series
-    value_dim: int = 0  # of a head of linear, retention and gated; 0: as head_dim
-    gate_rank: int = 16  # of gated: the width between the input and its decays
-    inner_width: int = 1024  # channels of s4d, mamba, mamba2
-    state: int = 16  # N, numbers that a channel (mamba2: a head's entry) keeps
-    convolution: int = 4  # steps that mamba's and mamba2's first convolution sees
-    activation: str = "silu"  # behind that convolution
-    step_rank: int = 32  # of mamba: the width between the input and its step sizes
-    state_heads: int = 16  # of mamba2, whose width is inner_width / state_heads
-    state_groups: int = 1  # of mamba2: heads of a group share what they write and read by
-    inner_norms: bool = False  # of mamba: step, input and output by RMSNorm (Jamba, Lieber 2024)
-    bias: bool = False  # of mamba's and mamba2's projections
+    feature_map: str = "elu"  # linear: elu + 1, relu, exponential or the softmax's Taylor series
+    value_dim: int = 0  # linear, retention, gated: a head's value entries; 0: as head_dim
+    gate_rank: int = 16  # gated: the width between the input and its decays
+    inner_width: int = 1024  # channels of mamba, mamba2 and rwkv
+    state: int = 16  # N, the numbers that a channel (mamba2: a head's entry) keeps
+    convolution: int = 4  # steps that the first convolution of mamba and mamba2 sees
+    activation: str = "silu"  # after that convolution
+    step_rank: int = 32  # mamba: the width between the input and its step sizes
+    state_heads: int = 16  # mamba2: its heads, of inner_width / state_heads channels each
+    state_groups: int = 1  # mamba2: heads of a group share keys and queries
+    inner_norms: bool = False  # mamba: RMSNorm of step, input and output (Jamba, Lieber 2024)
+    bias: bool = False  # mamba, mamba2: whether their projections have biases
     convolution_bias: bool = True
-    step_low: float = 0.0  # mamba2's step sizes are cut off below and above; 0 above: not
+    step_low: float = 0.0  # mamba2: step sizes are clipped to low .. high; high = 0: no upper bound
     step_high: float = 0.0
-    step_min: float = 1e-3  # the smallest and the largest step size at the start
+    step_min: float = 1e-3  # the smallest and the largest initial step size
     step_max: float = 0.1
-    norm_epsilon: float = 1e-5  # of the norms inside of a mixer
-    way: str = "auto"  # of the recurrence: steps, associative, chunks; auto: by the mixer
+    norm_epsilon: float = 1e-5  # epsilon of the norms inside of a mixer
+    way: str = "auto"  # how the recurrence is computed: steps, associative, chunks (see `ops.scan`)
     chunk: int = 64
 
     def __post_init__(self):
@@ -62,7 +62,7 @@ EXPERT_WAYS = ("auto", "places", "sorted")
 
 @dataclass(frozen=True)
 class ExpertsConfig:
-    """How many experts a feed-forward has, and how tokens come to them.
+    """How many experts a feed-forward has, and how tokens are sent to them.
 
     Switch (Fedus 2021): top_k = 1, renormalize = False, capacity_factor = 1.25. GShard (Lepikhin
     2020): top_k = 2, capacity_factor = 2. Mixtral (Jiang 2024): top_k = 2, nothing dropped.
@@ -71,26 +71,26 @@ class ExpertsConfig:
     """
 
     count: int = 8  # E
-    width: int = 0  # F of an expert; 0: feed_forward_width
-    activation: str = ""  # of an expert; empty: as the stack has it (GLaM has another there)
-    top_k: int = 2  # K, experts of a token; of routing = "experts" their mean number
+    width: int = 0  # F, hidden units of an expert; 0: feed_forward_width
+    activation: str = ""  # an expert's; empty: the stack's (GLaM has another there)
+    top_k: int = 2  # K, the experts of a token; their mean number if routing = "experts"
     routing: str = "tokens"  # tokens choose experts, or experts choose tokens
     renormalize: bool = True  # the weights of a token's experts sum to 1
-    shared: int = 0  # experts more that work for every token (DeepSeekMoE)
-    # An expert's places in a row, as a multiple of an even share of its tokens; 0: all it wants
+    shared: int = 0  # additional experts that work for every token (DeepSeekMoE)
+    # An expert's slots for an example, as a multiple of an even share of its tokens; 0: no limit
     capacity_factor: float = 0.0
-    capacity: int = 0  # the same as a number; 0: by the factor
+    capacity: int = 0  # the slots as a number; 0: by the factor
     jitter: float = 0.0  # in training the router's input is multiplied by 1 +- this (Fedus 2021)
     router_bias: bool = False
     balance_loss: float = 0.01  # coefficients of the losses beside the task's (see `ops.experts`)
     z_loss: float = 0.001
-    # LIMoE (Mustafa 2022, eq. 2-3): a token's distribution shall be sharp, the mean of all tokens
-    # of a call (one modality) spread: coefficients, and the entropy from which on it is enough
+    # LIMoE (Mustafa 2022, eq. 2-3) wants a token's distribution sharp, and the mean of all tokens
+    # of a modality spread: coefficients of both losses, and the mean's entropy that is enough
     local_entropy: float = 0.0
     global_entropy: float = 0.0
     enough_entropy: float = 0.0  # nats
-    label: str = ""  # before the names of what is told, as image_ and text_ of two towers
-    way: str = "auto"  # places: einsum over an expert's places; sorted: tokens sorted by expert
+    label: str = ""  # a prefix of the reported names, such as image_ and text_ in two towers
+    way: str = "auto"  # places: einsum over an expert's slots; sorted: tokens sorted by expert
 
     def __post_init__(self):
         names = {"routing": ROUTINGS, "way": EXPERT_WAYS}
@@ -114,7 +114,7 @@ class ExpertsConfig:
             )
 
     def places(self, tokens: int) -> int | None:
-        """An expert's places in a row of so many tokens; None: as many as wanted."""
+        """An expert's slots for an example of so many tokens; None: as many as wanted."""
         if self.capacity:
             return min(self.capacity, tokens)
         if not self.capacity_factor:

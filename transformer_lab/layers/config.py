@@ -1,4 +1,4 @@
-"""The settings that every family's stack shares."""
+"""The settings that the stacks of all model families share."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from transformer_lab.layers.block_config import KINDS, ExpertsConfig, MixerConfi
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.kernels import IMPLEMENTATIONS
 
-# Added to the tokens' vectors, or part of the attention's scores.
+# Kinds of positions: added to the tokens' vectors, or part of the attention's scores.
 ADDED = (
     "learned", "sinusoidal", "sinusoidal_halves", "binary", "index", "index_scaled",
 )  # fmt: skip
@@ -19,7 +19,7 @@ FRACTIONS = (  # settings from 0 to less than 1, of which a family may lack some
     "norm_epsilon", "final_norm_epsilon", "dropout", "attention_dropout", "feed_forward_dropout",
     "head_dropout", "drop_path",
 )  # fmt: skip
-# experts: as `experts` has them; shifted: RWKV's channel mixing; none: a block has none
+# experts: see `ExpertsConfig`; shifted: RWKV's channel mixing; none: blocks have no feed-forward
 FEED_FORWARDS = ("dense", "experts", "shifted", "none")
 CHOICES = {
     "positions": ("none", *ADDED, *RELATIVE),
@@ -38,7 +38,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class StackConfig:
-    """A stack of attention and feed-forward blocks. Sizes are explicit, none follows another."""
+    """Settings of a stack of blocks; all sizes are explicit, none is derived from another."""
 
     layers: int = 6
     width: int = 512  # D, of the residual stream
@@ -51,58 +51,58 @@ class StackConfig:
     norm: str = "layer_norm"  # dyt: tanh in a norm's place (Zhu 2025)
     # post: Vaswani 2017; pre: Xiong 2020; deep: post with scaled residuals (Wang 2022)
     norm_place: str = "post"
-    final_norm: bool = True  # after the last block, where the norm stands first
-    residual: bool = True  # False: what a sub-layer reads is not added to what it gives
+    final_norm: bool = True  # a norm after the last block, with norm_place = "pre"
+    residual: bool = True  # False: a sub-layer's input is not added to its output
     norm_epsilon: float = 1e-6
     final_norm_epsilon: float = 0.0  # 0: norm_epsilon
     # RWKV halves the residual stream after so many layers, against overflow; its norms then see
     # their epsilon times 4, and nothing else changes. 0: never
     halved_every: int = 0
     norm_bias: bool = True
-    dyt_alpha: float = 0.5  # at the start
+    dyt_alpha: float = 0.5  # its initial value
     attention_bias: bool = True
-    qkv_bias: bool = True  # False: of attention_bias, query, key and value have none
-    key_bias: bool = True  # False: of these three the key alone has none (Radford 2023)
+    qkv_bias: bool = True  # False: query, key and value have no bias, whatever attention_bias is
+    key_bias: bool = True  # False: the key has no bias (Radford 2023)
     feed_forward_bias: bool = True
     scale_attention: bool = True  # by 1 / sqrt(head_dim)
     # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)
     block: str = "serial"
     max_length: int = 256  # the longest sequence, in tokens
     positions: str = "sinusoidal"  # see ADDED and RELATIVE; sinusoidal_halves: sines, then cosines
-    positions_every_layer: bool = False  # added before each block and not once
+    positions_every_layer: bool = False  # positions are added before each block and not once
     rope_base: float = 10_000.0
-    rope_dims: int | None = None  # dims of a head that turn; None: all
-    rope_interleaved: bool = False  # neighbours make a pair, as in the paper; else the two halves
+    rope_dims: int | None = None  # dims of a head that are rotated; None: all
+    rope_interleaved: bool = False  # pairs are neighbours, as in the paper; else from two halves
     rope_scaling: str = "none"
     rope_factor: float = 1.0
     rope_original_length: int = 2048
     rope_low: float = 1.0  # turns in the original length: slower ones are scaled ...
     rope_high: float = 4.0  # ... faster ones kept; yarn: 32
-    rope_attention_factor: float = 1.0  # on cosine and sine
-    relative_buckets: int = 32  # of positions = "t5"
+    rope_attention_factor: float = 1.0  # multiplies cosine and sine
+    relative_buckets: int = 32  # for positions = "t5"
     relative_max_distance: int = 128
     window: int = 0  # attends to keys nearer than this; 0: to all
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
-    # Of dropping a whole sub-layer for a row: 0 in the first layer, growing to this in the last
+    # The rate of dropping a sub-layer for a whole example: 0 in the first layer, this in the last
     drop_path: float = 0.0
     mixer: MixerConfig = MixerConfig()  # what mixes the positions, if it is not attention
-    experts: ExpertsConfig = ExpertsConfig()  # of feed_forward = "experts"
-    # What the layers are, repeated to the last: names of mixers, or "full" for attention to all
-    # keys, each with "/" and a kind of feed-forward if it is another. Empty: all as the rest says
+    experts: ExpertsConfig = ExpertsConfig()  # for feed_forward = "experts"
+    # The kinds of the layers, repeated to the last: names of mixers, or "full" for attention to all
+    # keys, each with "/" and a kind of feed-forward if that differs. Empty: all layers are equal
     layer_kinds: tuple[str, ...] = ()
-    adapter_width: int = 0  # of bottleneck adapters (Houlsby 2019); 0: none
+    adapter_width: int = 0  # width of bottleneck adapters (Houlsby 2019); 0: no adapters
     # Which program computes attention. auto: by device and length; own: with the scores of all keys
     # in memory; chunked: block by block; splash: a TPU's kernel; cudnn: an NVIDIA GPU's; xla
     attention_implementation: str = "auto"
     kernel_init: str = "xavier_uniform"
-    init_std: float = 0.02  # of kernel_init = "normal", and of embeddings
+    init_std: float = 0.02  # for kernel_init = "normal", and for embeddings
     depth_scaled_init: bool = False  # out and down by (2 * layers)^-1/2 (Radford 2019, 2.3)
     scan_layers: bool = False  # one compiled layer for all: faster compile, same numbers
-    # What a block recomputes on the way back, for memory; the numbers stay. off: it keeps all that
-    # it needs; nothing: it keeps its input alone; dots: also what its products with kernels gave;
-    # offload: the same, in the host's memory
+    # What a block keeps for the backward pass, which computes the rest again, with equal numbers.
+    # off: all that it needs; nothing: its input alone; dots: also the outputs of its products with
+    # kernels; offload: the same, in the host's memory
     remat: str = "off"
     dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
 
@@ -150,7 +150,7 @@ class StackConfig:
             )
 
     def _check_rope(self) -> None:
-        """Refuses what makes frequencies that are no numbers."""
+        """Refuses settings of RoPE that give frequencies which are infinite or not numbers."""
         for name, least in (
             ("base", 1), ("factor", 0), ("original_length", 0), ("low", 0), ("high", 0),
             ("attention_factor", 0),
@@ -164,7 +164,7 @@ class StackConfig:
             )
 
     def layer(self, i: int) -> "StackConfig":
-        """The settings of layer i, as `layer_kinds` has them."""
+        """The settings of layer i, with what `layer_kinds` and `halved_every` change in it."""
         if self.halved_every:
             epsilon = self.norm_epsilon * 4.0 ** (i // self.halved_every)
             return replace(self, norm_epsilon=epsilon, halved_every=0).layer(i)
@@ -182,7 +182,7 @@ class StackConfig:
         )
 
     def last(self, layers: int) -> "StackConfig":
-        """The settings of the norm behind so many layers."""
+        """The settings of the final norm after so many layers."""
         epsilon = self.final_norm_epsilon or self.norm_epsilon
         epsilon *= 4.0 ** (layers // self.halved_every) if self.halved_every else 1.0
         return replace(self, norm_epsilon=epsilon, halved_every=0)
@@ -192,7 +192,7 @@ class StackConfig:
         return [self.layer(i) for i in range(self.layers)]
 
     def reads_both_ways(self, what: str) -> None:
-        """Refuses mixers, which read from left to right, for a stack that does not."""
+        """Refuses mixers, which read from left to right, for a stack that reads both ways."""
         for i in range(len(self.layer_kinds) or 1):
             if (kind := self.layer(i).mixer.kind) != "attention":
                 raise LabError(
@@ -201,7 +201,7 @@ class StackConfig:
                 )
 
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """The valid values of settings that are names."""
+        """The valid values of the settings that are names."""
         return CHOICES
 
     @property
@@ -210,23 +210,23 @@ class StackConfig:
 
     @property
     def turning_dims(self) -> int:
-        """Dims of a head that RoPE turns."""
+        """The number of a head's dims that RoPE rotates."""
         return self.head_dim if self.rope_dims is None else self.rope_dims
 
     @property
     def residual_scale(self) -> float:
-        """DeepNorm's alpha of a stack alone (Wang 2022, table 1)."""
+        """DeepNorm's factor alpha for encoder- or decoder-only models (Wang 2022, table 1)."""
         return (2 * self.layers) ** 0.25 if self.norm_place == "deep" else 1.0
 
     def init_gain(self, role: str) -> float:
-        """What a kernel's initial values are scaled by."""
+        """The factor on a kernel's initial values, by its role in the block."""
         gain = 1.0
         if self.depth_scaled_init and role in ("out", "down"):
             gain *= (2 * self.layers) ** -0.5
         if role == "query" and not self.scale_attention:
             gain *= self.head_dim**-0.5  # scores begin as if they were scaled (Raffel 2020)
         if self.norm_place == "deep" and role in ("value", "out", "gate", "up", "down"):
-            gain *= (8 * self.layers) ** -0.25  # beta
+            gain *= (8 * self.layers) ** -0.25  # DeepNorm's beta (Wang 2022, table 1)
         return gain
 
     @property

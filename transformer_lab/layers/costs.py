@@ -1,4 +1,4 @@
-"""What one layer of a stack costs a token, by its settings alone."""
+"""What one layer of a stack costs for a token, computed from its settings alone."""
 
 from itertools import chain
 from typing import Any
@@ -8,14 +8,16 @@ from transformer_lab.ops.activations import GATED
 
 
 def active_parameters(config: StackConfig) -> int:
-    """Entries of the matrices that multiply one token's vector in a layer of this config: of
-    experts, those that work for a token, the shared ones and the router."""
+    """The number of entries of a layer's matrices that multiply one token's vector.
+
+    With experts these are the token's experts, the shared ones and the router.
+    """
     return _mixer(config) + _feed_forward(config)
 
 
 def idle_parameters(config: Any) -> int:
-    """Entries of the kernels of those experts that do not work for a token, in all layers of a
-    config and of the stacks in it; 0 of what is no stack."""
+    """The entries of the experts' kernels that do not work for a token, in all layers of a config
+    and the stacks in it; 0 for a model without stacks."""
     stacks = (config, *(getattr(config, name, None) for name in ("decoder", "tower", "text")))
     layers = chain(*(stack.each_layer() for stack in stacks if isinstance(stack, StackConfig)))
     sparse = (layer for layer in layers if layer.feed_forward == "experts")
@@ -23,7 +25,7 @@ def idle_parameters(config: Any) -> int:
 
 
 def state_numbers(config: StackConfig) -> int:
-    """Numbers of the state that a mixer carries from token to token; 0 for attention."""
+    """How many numbers a mixer's state has, which goes from token to token; 0 for attention."""
     mixer, heads = config.mixer, config.heads
     value = mixer.value_dim or config.head_dim
     keys = {
@@ -45,13 +47,16 @@ def state_numbers(config: StackConfig) -> int:
 
 
 def recurrence_flops(config: StackConfig) -> int:
-    """FLOPs a token of a training step for the state: it decays, takes a product in, and is read
-    (5 operations a number), and the way back costs twice as much."""
+    """Training FLOPs a token for the state, 15 for each of its numbers.
+
+    Decaying it, adding a product and reading it are 5 operations a number, and the backward pass
+    costs twice as much.
+    """
     return 3 * 5 * state_numbers(config)
 
 
 def attends(config: StackConfig) -> bool:
-    """Whether the layer has attention, whose cost grows with the length."""
+    """Whether the layer has attention, whose cost grows with the sequence's length."""
     return config.mixer.kind == "attention"
 
 

@@ -1,4 +1,4 @@
-"""Tokens to vectors at the entry of a stack, and states to logits at its exit."""
+"""Embeddings: from tokens to vectors before a stack, and from states to logits after it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from transformer_lab.ops.vocabulary_loss import blockwise_scores, worth_blocks
 
 
 class Embedding(nn.Module):
-    """A float32 table [vocabulary, width], read in the compute type; also an output head."""
+    """A float32 table [vocabulary, width], used in the compute type; also an output head."""
 
     vocab_size: int
     width: int
@@ -31,8 +31,8 @@ class Embedding(nn.Module):
     def __call__(self, ids: Array) -> Float[Array, "*ids d"]:
         if ids.ndim != 2:
             return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
-        # Each device looks its columns up for the rows of all that share them: rows and columns
-        # change places, and the table stays where it is.
+        # Each device looks up its own columns for the examples of all devices that share the table;
+        # then examples and columns are exchanged, and the table is never moved.
         x = jnp.take(self.embedding, constrain(ids, "copies", "length"), axis=0).astype(self.dtype)
         for row, column in (("copies", "columns"), ("copies", "parts"), ("rows", "width")):
             x = constrain(x, row, "length", column)
@@ -45,10 +45,10 @@ class Embedding(nn.Module):
         bias: Float[Array, "v"] | None = None,
         size: int | None = None,
     ) -> Float[Array, "b t _"] | TokenScores:
-        """x E^T + bias of the first `size` rows, accumulated in float32.
+        """x E^T + bias over the first `size` rows of the table E, accumulated in float32.
 
-        Given labels, what a loss needs to know of the logits instead: large ones are then never
-        whole in memory.
+        Given labels, the scores that a loss needs instead: large logits are then never whole in
+        memory.
         """
         x, size = x.astype(self.dtype), size or self.vocab_size
         if labels is not None and worth_blocks(*labels.shape, size):
@@ -60,7 +60,7 @@ class Embedding(nn.Module):
 
 
 def check_length(config: Any, length: int) -> None:
-    """Raises: LabError for a row of more tokens than the model's settings allow."""
+    """Raises: LabError for a sequence of more tokens than the model's settings allow."""
     if length > config.max_length:
         raise LabError(
             f"a sequence of {length} tokens exceeds model.max_length = {config.max_length}"
@@ -74,9 +74,10 @@ def enter(
     norm: Callable[[Array], Array] | None,
     dropout_key: Key[Array, ""] | None,
 ) -> tuple[Float[Array, "b t d"], Float[Array, "#b t d"] | None]:
-    """What goes into a stack: x with position vectors, a norm where there is one, and dropout.
+    """The input of a stack: x with position vectors, a norm if there is one, and dropout.
 
-    With `positions_every_layer` the vectors are added by each layer, and come back second.
+    With `positions_every_layer` each layer adds the vectors, which are returned second; else None
+    is.
     """
     added = vectors if config.positions_every_layer else None
     if vectors is not None and added is None:
@@ -86,5 +87,5 @@ def enter(
 
 
 def scaled(config: StackConfig, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """Token vectors times the root of the model's width (Vaswani 2017, section 3.4)."""
+    """Token vectors times the square root of the model's width (Vaswani 2017, section 3.4)."""
     return x * jnp.asarray(config.width**0.5, x.dtype)

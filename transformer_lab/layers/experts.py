@@ -1,4 +1,4 @@
-"""A feed-forward of many experts, of which only some work for a token."""
+"""A feed-forward of many experts, only some of which work for a token."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,10 +16,10 @@ from transformer_lab.ops.activations import ACTIVATIONS, GATED
 
 
 class Experts(nn.Module):
-    """sum_e g_e(x) expert_e(x) over the chosen experts, and all shared ones.
+    """sum_e g_e(x) expert_e(x) over a token's chosen experts, and all shared ones.
 
-    Kernels are router [D, E], up and gate [E, D, F], down [E, F, D]; of the shared experts, which
-    are one feed-forward of their joint width, `shared`. The router computes in float32.
+    Kernels are router [D, E], up and gate [E, D, F], down [E, F, D], and those of `shared`, one
+    feed-forward of the shared experts' joint width. The router computes in float32.
     """
 
     config: Any  # a StackConfig
@@ -57,8 +57,9 @@ class Experts(nn.Module):
             asked = jax.nn.one_hot(routes.expert, e).sum(axis=2) / own.top_k
             kept = (routes.weight > 0)[..., None]
             taken = (jax.nn.one_hot(routes.expert, e) * kept).sum(axis=2) / own.top_k
-            # A single position, as in decoding, needs one place an expert; and beams are mapped
-            # over einsum, but not over `ragged_dot`.
+            # Without a capacity, sorting does only the work of the chosen experts.
+            # A single position, as in decoding, needs one slot an expert; and the beams' vmap works
+            # with einsum, but not with `ragged_dot`.
             alone = x.shape[1] == 1
             if alone or own.way == "places" or (own.way == "auto" and capacity is not None):
                 out = ops.by_places(x, ops.places(routes, e, capacity or 1), *arguments)
@@ -105,14 +106,14 @@ class Experts(nn.Module):
 
 
 def _hidden(cfg, up, gate):
-    """An expert's hidden units of its products."""
+    """An expert's hidden units: act(up), or act(gate) * up where it is gated."""
     if gate is None:
         return ACTIVATIONS[cfg.activation](up)
     return ACTIVATIONS[GATED[cfg.activation]](gate) * up
 
 
 def _init(cfg, role):
-    """As a kernel of the stack, for each expert by itself."""
+    """The initializer of the experts' kernels, which draws each expert as a kernel of the stack."""
     gain = cfg.init_gain(role)
     if cfg.kernel_init == "normal":
         return nn.initializers.normal(cfg.init_std * gain)

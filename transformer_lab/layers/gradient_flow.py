@@ -1,4 +1,4 @@
-"""How much gradient reaches back through time, in nets as they are before any training."""
+"""How much gradient reaches back through time, in nets before any training."""
 
 from functools import partial
 
@@ -12,14 +12,15 @@ from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer_lab.layers.stack import Stack
 from transformer_lab.ops.recurrence import gradient_norms
 
-GAINS = (0.5, 1.0, 2.0)  # of an Elman net's recurrent kernel, which starts orthogonal
+GAINS = (0.5, 1.0, 2.0)  # factors on an Elman net's recurrent kernel, which starts orthogonal
 
 
 def curves(length: int = 100, width: int = 32, seed: int = 0) -> dict[str, Float[np.ndarray, "t"]]:
-    """`ops.recurrence.gradient_norms` of the last output by net, over that of the last input.
+    """How much of the last output's gradient reaches each input, over the last input's, by net.
 
     Elman's tanh net vanishes below a gain of 1 and explodes above (Pascanu 2013, section 2); an
-    LSTM keeps what its forget gates keep, and attention reaches every time in one step.
+    LSTM keeps what its forget gates keep, and attention reaches every time in one step. See
+    `ops.recurrence.gradient_norms`.
     """
     x = jax.random.normal(jax.random.key(seed), (8, length, width))
     found = {}

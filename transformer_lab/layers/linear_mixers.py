@@ -1,4 +1,4 @@
-"""Mixers without a softmax: linear attention, retention, gated linear attention, RWKV-4."""
+"""Mixers without softmax: linear attention, retention, gated linear attention, RWKV-4."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from transformer_lab.layers.mixing import NOTHING, Flow, Mixer, shifted
 from transformer_lab.ops.positions import rope_frequencies, rotate
 from transformer_lab.ops.scan import max_plus
 
-LOWEST = -1e30  # a logarithm of nothing that differences of logarithms survive
+LOWEST = -1e30  # stands for log 0: finite, so that differences of two are not NaN
 
 
 class Linear(Mixer):
@@ -56,10 +56,10 @@ def _value_dim(cfg: Any) -> int:
 
 
 class Retention(Mixer):
-    """Retention of many scales (Sun 2023, eq. 5-8): heads with fixed decays 1 - 2^-(5 + head).
+    """Multi-scale retention (Sun 2023, eq. 5-8): heads with fixed decays 1 - 2^-(5 + head).
 
-    Queries and keys turn with their positions; each head's output is normalised by itself, and a
-    swish gate of the input multiplies it.
+    Queries and keys are rotated by their positions; each head's output is normalised by itself, and
+    a swish gate of the input multiplies it.
     """
 
     @nn.compact
@@ -71,8 +71,11 @@ class Retention(Mixer):
 
 
 class Gated(Mixer):
-    """Gated linear attention (Yang 2023, eq. 3 and section 4.4): decays of each entry of the keys
-    from the input, sigmoid(x W_1 W_2 + b)^(1/16)."""
+    """Gated linear attention (Yang 2023, eq. 3 and section 4.4).
+
+    Each entry of the keys decays by its own factor, sigmoid(x W_1 W_2 + b)^(1/16), computed from
+    the input.
+    """
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
@@ -85,7 +88,7 @@ class Gated(Mixer):
 
 
 def _gated_heads(self, x, flow, state, log_decay, turn):
-    """Heads of a decayed linear attention, each normalised, and a gate on all of them."""
+    """Heads of a decayed linear attention, each normalised by itself, and a gate on all of them."""
     cfg, (b, t, _) = self.config, x.shape
     n, h, p = cfg.heads, cfg.head_dim, _value_dim(cfg)
     query, key = (
@@ -108,8 +111,12 @@ def _gated_heads(self, x, flow, state, log_decay, turn):
 
 
 class RWKV(Mixer):
-    """The time mixing of RWKV-4 (Peng 2023, eq. 11-18): decays of each channel, a bonus for the
-    present token, and sums that are divided by their largest exponent."""
+    """The time mixing of RWKV-4 (Peng 2023, eq. 11-18).
+
+    A channel's output at t is a gate times the mean of values v_i with weights e^(k_i - (t - 1 - i)
+    w) for i < t and e^(u + k_t) for the present one. Decay w and bonus u are learned. Sums are
+    divided by their largest exponent, so that none overflows.
+    """
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
@@ -137,6 +144,7 @@ class RWKV(Mixer):
         tops = max_plus(log_key, decay, top)
         earlier = jnp.concatenate([top[:, None], tops[:, :-1]], axis=1)
         # The sums after each step, then those before it.
+        # Numerator and denominator are one recurrence, of the values (v, 1).
         ones = jnp.stack([value, jnp.ones_like(value)], axis=-1)
         write = jnp.exp(jnp.where(log_key > LOWEST, log_key - tops, -jnp.inf))[..., None]
         kept = jnp.minimum(earlier + decay - tops, 0.0)[..., None]

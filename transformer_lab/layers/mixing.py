@@ -1,13 +1,12 @@
-"""What may stand in attention's place in a block: linear attention and state spaces.
+"""The base of what may replace attention in a block: linear attention and state spaces.
 
-Each mixes the positions of a sequence at a cost a position that does not depend on the length, and
-carries a state of constant size. One call serves training, the first pass over a prompt and each
-new position: it takes the state before the first of T positions (None: nothing stood before them)
+Each mixes the positions of a sequence at a cost for each position that does not depend on the
+length, and carries a state of constant size. One call serves training, the first pass over a prompt
+and each new position: it takes the state before the first of T positions (None: they are the first)
 and returns the state after the last, so that any cut of a sequence into calls gives the same
 numbers.
-
     real   bool [B, T], False where a position is padding, which leaves every state as it is
-    fresh  bool [B, T], True where a document of a packed row begins, which starts from nothing
+    fresh  bool [B, T], True where a document of a packed sequence begins, with an empty state
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from transformer_lab.ops.visibility import Visible
 
 
 class Flow(NamedTuple):
-    """What a mixer needs to know of its positions; None where there is nothing to say."""
+    """Which positions are real, which begin a document, and their indices; None if not needed."""
 
     real: Bool[Array, "b t"] | None = None
     fresh: Bool[Array, "b t"] | None = None
@@ -30,7 +29,7 @@ class Flow(NamedTuple):
 
     @classmethod
     def of(cls, seen: Visible, positions: Int[Array, "t"] | None, start: Any = None) -> "Flow":
-        """What is said for attention: segments, keys that are real, or each row's first one."""
+        """The flow that fits an attention mask's segments or real keys, or first real positions."""
         segments, real, fresh = seen.query_segments, seen.keys, None
         if segments is not None:
             before = jnp.pad(segments[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
@@ -46,20 +45,21 @@ class Flow(NamedTuple):
         return jnp.where(self.real.reshape(self.real.shape + (1,) * (x.ndim - 2)), x, value)
 
 
-NOTHING = Flow()  # to be said
+NOTHING = Flow()  # all positions are real and belong to one document
 
 
 class Mixer(nn.Module):
-    """The base of all: a stack's config, and the recurrence with the way that is asked for."""
+    """The base class of mixers: a stack's config, and the recurrence in the configured way."""
 
     config: Any  # a StackConfig
 
     def scan(self, query, key, value, log_decay, state, flow, auto="chunks", chunk=0, poles=None):
-        """The recurrence. `auto` is the way where the config leaves it open, by what
-        `benchmarks.mixers` measured on two CPU cores (docs/benchmarks.md; values and gradients, 128
-        to 2,048 steps): chunks for heads of many values, at 0.14 to 0.74 of the steps' time; steps
-        for Mamba, S4D and RWKV, whose heads have one value or one key: an associative scan takes
-        1.4 to 6 times as long there, with all states in memory.
+        """The recurrence of `ops.scan`, computed in the way `auto` where the config leaves it open.
+
+        By what `benchmarks.mixers` measured on two CPU cores (docs/benchmarks.md; values and
+        gradients, 128 to 2,048 steps): chunks suit heads of many values, at 0.14 to 0.74 of the
+        steps' time; steps suit Mamba, S4D and RWKV, whose heads have one value or one key: an
+        associative scan takes 1.4 to 6 times as long there, with all states in memory.
         """
         mixer = self.config.mixer
         way = auto if mixer.way == "auto" else mixer.way
@@ -72,7 +72,7 @@ class Mixer(nn.Module):
         return recurrence(*inputs, way=way, chunk=size)
 
     def project(self, width: int, name: str, role: str = "", bias: bool = False) -> nn.Module:
-        """A linear layer of the stack's kind."""
+        """A dense layer with the stack's initialization and type."""
         return dense(self.config, width, bias, role, name)
 
 
@@ -89,8 +89,8 @@ def shifted(
 
 
 class ShiftedFeedForward(nn.Module):
-    """The channel mixing of RWKV-4 (Peng 2023, eq. 19-21): a feed-forward of each position and the
-    one before it, with a gate."""
+    """The channel mixing of RWKV-4 (Peng 2023, eq. 19-21): a gated feed-forward of each position
+    and the one before it."""
 
     config: Any  # a StackConfig
 

@@ -1,4 +1,4 @@
-"""One vector for a sequence by attention."""
+"""Pooling by attention: one vector for a whole sequence of states."""
 
 from dataclasses import replace
 
@@ -12,8 +12,7 @@ from transformer_lab.layers.config import StackConfig
 
 
 class AttentionPool(nn.Module):
-    """A learned query attends to all states, then a feed-forward with a residual (Zhai 2022,
-    section 3.2)."""
+    """A learned query attends to all states, then a feed-forward with residual (Zhai 2022, 3.2)."""
 
     config: StackConfig
 
@@ -35,7 +34,7 @@ class AttentionPool(nn.Module):
 class MeanQueryPool(nn.Module):
     """The mean attends to itself and all states, each with its position (Radford 2021, 2.4).
 
-    The states may be of another width than the config's, which is the output's.
+    The states may have another width than the config's, which is that of the output.
     """
 
     config: StackConfig

@@ -1,4 +1,4 @@
-"""What each kind of positions can and cannot do, measured on the layers themselves."""
+"""Measures on the layers themselves what each kind of positions can and cannot do."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,25 +15,25 @@ from transformer_lab.layers.attention import Attention
 from transformer_lab.layers.config import ADDED, StackConfig
 from transformer_lab.layers.positions import Places, PositionVectors, ScoreBias
 
-LENGTH = 10_000  # trained on so many positions
+LENGTH = 10_000  # positions that the measured models are made for
 WIDTH, HEADS = 64, 8
 SHIFTS = (1, 7, 64)
 
 
 class Measured(NamedTuple):
-    """One kind's row."""
+    """What was measured for one kind of positions."""
 
-    acts: str  # on "vectors", which are added to the tokens', on attention's "scores" or on "-"
+    acts: str  # on the tokens' "vectors", on attention's "scores", or on neither: "-"
     parameters: int  # that it adds to one layer and its input
     unique: bool  # no two of LENGTH positions have equal vectors, no two distances equal scores
-    shift_error: float | None  # see `shift_error`; None: acts on nothing
-    any_length: bool  # finite numbers beyond LENGTH
-    odd_width: bool  # works
-    least_width: int | None  # of vectors that are unique; None: it has no vectors, or never
+    shift_error: float | None  # see `shift_error`; None if it acts on nothing
+    any_length: bool  # gives finite numbers beyond LENGTH
+    odd_width: bool  # works with vectors of odd width
+    least_width: int | None  # the smallest width of unique vectors; None: no vectors, or no width
 
 
 class Scores(nn.Module):
-    """A last token attends to equal tokens, so that its weights show the positions alone."""
+    """A last token attends to equal tokens, so that its weights depend on the positions alone."""
 
     config: StackConfig
 
@@ -48,7 +48,7 @@ class Scores(nn.Module):
 
 
 def measure(kind: str) -> Measured:
-    """The row of a kind of `StackConfig.positions`."""
+    """Measures one kind of `StackConfig.positions`."""
     config = settings(kind, WIDTH, WIDTH // HEADS)
     adds = kind in ADDED
     rows = traces(config, 0, LENGTH)
@@ -65,15 +65,15 @@ def measure(kind: str) -> Measured:
 
 
 def settings(kind: str, width: int, head_dim: int) -> StackConfig:
-    """A stack's settings with this kind of positions."""
+    """Settings of a stack with this kind of positions."""
     return StackConfig(
         positions=kind, width=width, heads=HEADS, head_dim=head_dim, max_length=LENGTH
     )
 
 
 def traces(config: StackConfig, first: int, length: int) -> Float[np.ndarray, "s d"]:
-    """What `length` positions from the first on leave: their vectors, else the weights [S, N] that
-    the last of them gives to each."""
+    """The position vectors [S, D] of `length` positions, or for kinds that act on scores the
+    weights [S, N] that the last of them gives to each."""
     keys = first + np.arange(length)
     if config.positions in ADDED:
         return np.asarray(_draw_and_apply(PositionVectors(config), keys)[0])
@@ -82,7 +82,7 @@ def traces(config: StackConfig, first: int, length: int) -> Float[np.ndarray, "s
 
 
 def parameters(config: StackConfig) -> int:
-    """Numbers in the parameters of one attention layer and of the vectors."""
+    """The number of parameters of one attention layer and of the position vectors."""
     keys = np.arange(2)
     trees = _shapes(Scores(config), Places(keys[-1:], keys)), _shapes(PositionVectors(config), keys)
     return sum(leaf.size for leaf in jax.tree.leaves(trees))
@@ -93,7 +93,7 @@ def _shapes(module, inputs):
 
 
 def _draw_and_apply(module, inputs):
-    """With random parameters: drawn by numpy, which compiles nothing."""
+    """Applies a module with random parameters, drawn by numpy, which compiles nothing."""
     rng = np.random.default_rng(0)
     draw = lambda leaf: np.float32(rng.normal(0, WIDTH**-0.5, leaf.shape))  # noqa: E731
     params = jax.tree.map(draw, _shapes(module, inputs))
@@ -101,16 +101,16 @@ def _draw_and_apply(module, inputs):
 
 
 def distinct(rows: Shaped[np.ndarray, "n d"]) -> bool:
-    """No two rows are equal."""
+    """Whether no two rows are equal."""
     return len(np.unique(rows, axis=0)) == len(rows)
 
 
 def shift_error(config: StackConfig, length: int = 256) -> float:
-    """How far the kind is from a fixed effect of a shift by k, the worst of a few k; about 0: none.
+    """How far the effect of a shift by k positions is from a fixed one; 0 if it is fixed.
 
-    Vectors: what the best linear map (least squares) from v(p) to v(p + k) leaves over, relative
-    to v(p + k). Scores: the change of the weights when query and keys move by k, relative to the
-    largest weight.
+    Vectors: what the best linear map (least squares) from v(p) to v(p + k) leaves over, relative to
+    v(p + k). Scores: the change of the weights when query and keys move by k, relative to the
+    largest weight. The worst of a few k counts.
     """
     still, errors = traces(config, 0, length), []
     for k in SHIFTS:
@@ -134,6 +134,6 @@ def odd_width(kind: str) -> bool:
 
 
 def least_width(kind: str) -> int | None:
-    """The smallest width at which LENGTH positions have distinct vectors; None: none to WIDTH."""
+    """The smallest width up to WIDTH at which LENGTH positions have distinct vectors, or None."""
     widths = range(1, WIDTH + 1)
     return next((w for w in widths if distinct(traces(settings(kind, w, 8), 0, LENGTH))), None)

@@ -1,4 +1,4 @@
-"""Where a token stands: vectors added to the tokens', and biases added to attention's scores."""
+"""Positions of tokens: vectors added to the tokens' vectors, and biases on attention's scores."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,10 @@ from transformer_lab.ops.positions import alibi_slopes, binary_code, sinusoids, 
 
 
 class Places(NamedTuple):
-    """Where queries and keys stand, as indices in the sequence. More than one query needs keys
-    (and queries) that stand side by side."""
+    """The positions of queries and keys, as indices in the sequence.
+
+    If there is more than one query, both must be consecutive.
+    """
 
     query: Int[Array, "t"]
     key: Int[Array, "s"]
@@ -25,7 +27,7 @@ class PositionVectors(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Int[Array, "*b t"]) -> Float[Array, "*b t d"] | None:
-        """None for a kind that adds nothing."""
+        """The position vectors in the compute type; None for kinds that add no vectors."""
         cfg = self.config
         if cfg.positions not in ADDED:
             return None
@@ -36,7 +38,7 @@ class PositionVectors(nn.Module):
         elif cfg.positions == "binary":
             vectors = binary_code(positions, cfg.width)
         elif cfg.positions in ("index", "index_scaled"):
-            # Two classic mistakes: a number without bound, and one with a step that lengths change.
+            # Two classic mistakes: an unbounded number, and one whose step depends on the length.
             last = max(cfg.max_length - 1, 1) if cfg.positions == "index_scaled" else 1
             scalar = positions[..., None].astype(jnp.float32) / last
             vectors = jnp.broadcast_to(scalar, (*positions.shape, cfg.width))
@@ -47,7 +49,7 @@ class PositionVectors(nn.Module):
 
 
 class ScoreBias(nn.Module):
-    """What ALiBi (Press 2021) or T5's buckets (Raffel 2020) add to the scores of all layers.
+    """The biases that ALiBi (Press 2021) or T5's buckets (Raffel 2020) add to all layers' scores.
 
     T5's table is `embedding` [buckets, heads], shared by the layers of a stack.
     """
@@ -57,7 +59,7 @@ class ScoreBias(nn.Module):
 
     @nn.compact
     def __call__(self, places: Places) -> Float[Array, "1 n t s"] | None:
-        """None for a kind that adds nothing."""
+        """The biases [1, N, T, S]; None for kinds that add nothing to the scores."""
         cfg = self.config
         if cfg.positions not in ("alibi", "t5"):
             return None

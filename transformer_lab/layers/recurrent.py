@@ -13,26 +13,26 @@ from transformer_lab.ops.products import product
 from transformer_lab.ops.recurrence import Cell, State, scan, zero_state
 
 INITS = ("orthogonal", "xavier_uniform", "identity")
-States = list[list[State]]  # of each layer, of each of its directions
+States = list[list[State]]  # a state for each layer and each of its directions
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """A stack of recurrent layers. Sizes are explicit, none follows another."""
+    """Settings of a stack of recurrent layers; all sizes are explicit."""
 
     cell: str = "lstm"  # elman | gated | gru | lstm | lstm_peephole
     layers: int = 1
     width: int = 256  # H, units of each direction
     bidirectional: bool = False  # states of both directions side by side (Schuster 1997)
-    activation: str = "tanh"  # of elman: tanh | relu | sigmoid
-    reset: str = "after"  # of gru: before or after the recurrent product
-    gate_keeps: bool = True  # of gru: an update gate of 1 keeps the old state
-    forget_bias: float = 1.0  # at the start (Jozefowicz 2015), of lstm and gated
-    recurrent_init: str = "orthogonal"  # each block (Saxe 2014); identity: Le 2015, with relu
+    activation: str = "tanh"  # elman: tanh | relu | sigmoid
+    reset: str = "after"  # gru: before or after the recurrent product
+    gate_keeps: bool = True  # gru: an update gate of 1 keeps the old state
+    forget_bias: float = 1.0  # lstm, gated: its initial value (Jozefowicz 2015)
+    recurrent_init: str = "orthogonal"  # for each block (Saxe 2014); identity: Le 2015, with relu
     residual: bool = False  # a layer's input is added to its output, where they are as wide
     dropout: float = 0.0  # between layers, on embeddings and before the head (Zaremba 2014)
-    truncate: int = 0  # steps that the gradient goes back at least, in blocks; 0: to the start
-    dtype: str = "float32"  # of products; states are float32
+    truncate: int = 0  # gradients stop at multiples of so many steps; 0: at the start alone
+    dtype: str = "float32"  # the type of the products; states are float32
 
     def __post_init__(self):
         at_least(self, "model", 1, "layers", "width")
@@ -53,7 +53,7 @@ class RecurrentConfig:
 
     @property
     def out_width(self) -> int:
-        """Of a layer's output."""
+        """The width of a layer's output: H, or 2 H for both directions."""
         return self.width * len(self.directions)
 
     @property
@@ -62,7 +62,7 @@ class RecurrentConfig:
 
 
 class Recurrence(nn.Module):
-    """One layer in one direction."""
+    """One recurrent layer that runs over time in one direction."""
 
     config: RecurrentConfig
     features: int  # of the input
@@ -99,7 +99,7 @@ class Recurrence(nn.Module):
         state: State | None = None,
         fresh: Bool[Array, "b t"] | None = None,
     ) -> tuple[Float[Array, "b t h"], State]:
-        """Outputs and the last state, as `ops.recurrence.scan` has them."""
+        """The outputs, and the last state; see `ops.recurrence.scan` for mask and fresh."""
         cfg, cell = self.config, self.config.recurrence
         low = lambda x: x.astype(cfg.compute_dtype)  # noqa: E731
         by_time = jnp.swapaxes(low(x), 0, 1)  # while x is small
@@ -117,7 +117,7 @@ class Recurrence(nn.Module):
 
 
 class Layer(nn.Module):
-    """One direction or both, side by side; each row is read back from its own end."""
+    """One direction, or both side by side; the backward one starts at each text's own end."""
 
     config: RecurrentConfig
     features: int
@@ -127,7 +127,7 @@ class Layer(nn.Module):
             setattr(self, name, Recurrence(self.config, self.features, reverse=name == "backward"))
 
     def __call__(self, x, mask=None, states=None, fresh=None):
-        """Outputs [B, T, D] and each direction's last state."""
+        """The outputs [B, T, D], and each direction's last state."""
         found = [
             getattr(self, name)(x, mask, states and states[i], fresh)
             for i, name in enumerate(self.config.directions)
@@ -137,7 +137,7 @@ class Layer(nn.Module):
 
 
 class RecurrentStack(nn.Module):
-    """Layers one over the other."""
+    """Recurrent layers, each of which takes the outputs of the one below."""
 
     config: RecurrentConfig
     features: int  # of the input
@@ -156,7 +156,7 @@ class RecurrentStack(nn.Module):
         fresh: Bool[Array, "b t"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "b t d"], States]:
-        """The top layer's outputs, and the last states, from which a later call goes on."""
+        """The top layer's outputs, and the last states, from which a later call continues."""
         cfg, last = self.config, []
         for i in range(cfg.layers):
             if i and dropout_key is not None:
@@ -167,14 +167,14 @@ class RecurrentStack(nn.Module):
         return x, last
 
     def zero_states(self, rows: int) -> States:
-        """What a text begins with."""
+        """The states before the first token, all zeros."""
         cfg = self.config
         zero = zero_state(cfg.recurrence, rows, cfg.width)
         return [[zero for _ in cfg.directions] for _ in range(cfg.layers)]
 
 
 def _blocks(init, count: int):
-    """A kernel of several side by side, each drawn on its own."""
+    """An initializer that draws the blocks of a kernel one by one, [in, blocks * H]."""
 
     def draw(key, shape):
         keys = jax.random.split(key, count)

@@ -1,4 +1,4 @@
-"""Equal layers one after the other: unrolled, or compiled once for all, with or without remat."""
+"""Runs the layers of a stack: unrolled, or one compiled for all, with or without remat."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,8 +14,8 @@ from transformer_lab.layers.told import COLLECTIONS, RENEWED, TOLD, by_name, put
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.ops.stacked import LAYERS
 
-# What a layer keeps for the way back, by `remat`: besides its input nothing; the outputs of its
-# products with kernels; the same in the host's memory.
+# What a layer keeps for the backward pass besides its input, by `remat`: nothing; the outputs of
+# its products with kernels; the same in the host's memory.
 POLICIES = {
     "nothing": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
@@ -46,7 +46,7 @@ def make_layers(stack: nn.Module, layers: Sequence[Callable[[], nn.Module]]) -> 
 
 
 def period_of(makers: Sequence[Any]) -> int:
-    """The smallest number of layers after which their kinds repeat themselves."""
+    """The smallest period of the layers' kinds: 1 if all are equal, 2 if two kinds alternate."""
     said = [(m.func, m.args, m.keywords) if isinstance(m, partial) else m for m in makers]
     sizes = (n for n in range(1, len(said) + 1) if len(said) % n == 0)
     return next(n for n in sizes if said == said[:n] * (len(said) // n))
@@ -57,12 +57,12 @@ def run_layers(
     x: Float[Array, "*shape"],
     each: Callable[[Any], tuple[Any, ...]] = lambda i: (),
 ) -> Float[Array, "*shape"]:
-    """x through all layers; each(i) gives what layer i is called with behind x.
+    """Passes x through all layers; each(i) gives the further arguments of layer i.
 
-    With `scan_layers` the layers of one period of their kinds (one, where all are equal) are
-    compiled for all and take parameters that are stacked, as a run then trains them
-    (`ops.stacked`) or, where they are not, stacked inside the computation: initial values and
-    numbers are the same either way. `i` is then an array.
+    With `scan_layers` one period of the layers' kinds (one layer, where all are equal) is compiled
+    for all. Its parameters are stacked, as a run then trains them (`ops.stacked`), or else stacked
+    inside the computation: initial values and numbers are the same either way. `i` is then an
+    array.
     """
     config, count = stack.config, len(stack.layer)
     capturing = stack.is_mutable_collection("intermediates")
@@ -106,8 +106,7 @@ def run_layers(
 
 
 def _stacked(variables, some):
-    """A collection's variables of a slice of the layers as one tree with a leading axis; made if
-    they do not stand so."""
+    """A collection's variables for a slice of the layers, as one tree with a leading layer axis."""
     if LAYERS in variables:
         whole = variables[LAYERS]
         return whole if some.step == 1 else jax.tree.map(lambda x: x[some], whole)

@@ -20,7 +20,7 @@ from transformer_lab.ops.visibility import ALL, Visible, visible
 
 
 class Stack(nn.Module):
-    """Blocks named layer_0, layer_1, ..., and a final norm where the norm stands first.
+    """Blocks named layer_0, layer_1, ..., and a final norm if each block begins with its norm.
 
     `layers.scanned` runs them, unrolled or as one.
     """
@@ -51,10 +51,10 @@ class Stack(nn.Module):
         prefix: Bool[Array, "b t"] | None = None,
         added: Float[Array, "#b t d"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """No dropout without a key.
+        """The states after all layers; a call without a key uses no dropout.
 
-        A query attends to what is `seen` and, in a causal stack, to no later key but those of the
-        prefix. `added` are position vectors, added before each layer.
+        A query attends to what is `seen` and, in a causal stack, to no later key except those of
+        the prefix. `added` are position vectors, added before each layer.
         """
         places = self._places(x.shape[1])
         seen = self._ordered(seen, prefix)
@@ -77,15 +77,17 @@ class Stack(nn.Module):
         return replace(seen, causal=self.causal, prefix=prefix)
 
     def init_cache(self, batch: int, length: int) -> dict[str, Cache]:
-        """An empty cache with room for `length` positions, of which a window keeps its own number;
-        a mixer's is the state of constant size that it starts from."""
+        """An empty cache with room for `length` positions, or a layer's window if that is shorter.
+
+        A mixer's cache is its first state, whose size is constant.
+        """
         cfg = self.config
         nothing = jnp.zeros((batch, 1, cfg.width), cfg.compute_dtype)
         flow = Flow(jnp.zeros((batch, 1), bool), None, jnp.zeros((1,), jnp.int32))
         cache = {}
         for name, layer in self._named():
             if layer.mixes:
-                # One position of padding, which leaves a state as it is.
+                # A position of padding leaves the state unchanged: it returns the initial one.
                 state = layer.mixer(nothing, flow)[1]
             else:
                 size = self._cache_length(layer, length)
@@ -103,7 +105,7 @@ class Stack(nn.Module):
         return min(length, layer.config.window) if layer.config.window else length
 
     def _map_keys(self, layer, function, cache):
-        """The cache of a layer with its keys and values mapped, and states as they are."""
+        """A layer's cache with a function applied to keys and values, but not to states."""
         if layer.mixes:
             return cache
         if layer.config.feed_forward == "shifted":
@@ -111,7 +113,7 @@ class Stack(nn.Module):
         return jax.tree.map(function, cache)
 
     def cross_cache(self, memory: Float[Array, "b m d"]) -> dict[str, KeyValue]:
-        """The memory's keys and values in each layer, computed once."""
+        """The memory's keys and values in each layer, computed once for all steps."""
         return {
             f"layer_{i}": layer.cross_attention.keys_and_values(memory)
             for i, layer in enumerate(self.layer)
@@ -127,9 +129,9 @@ class Stack(nn.Module):
         start: Int[Array, "b"] | None = None,
         added: Float[Array, "#b t d"] | None = None,
     ) -> tuple[Float[Array, "b t d"], dict[str, Cache]]:
-        """The t new positions that stand at index; returns their states and the new cache.
+        """Runs t new positions, the first at `index`; returns their states and the new cache.
 
-        `start` is each row's first real position: those before it are padding.
+        `start` is each text's first real position: those before it are padding.
         """
         t, new_cache = x.shape[1], {}
         flow = Flow.of(ALL, index + jnp.arange(t), start)
@@ -158,7 +160,7 @@ class Stack(nn.Module):
         length: int,
         added: Float[Array, "#b t d"] | None = None,
     ) -> tuple[Float[Array, "b t d"], dict[str, Cache]]:
-        """The first t positions at once; the cache has room for `length`."""
+        """The first t positions at once: their states, and a cache with room for `length`."""
         t, cache = x.shape[1], {}
         places = self._places(t)
         seen, bias = self._ordered(seen, prefix), self.score_bias(places)
@@ -178,13 +180,15 @@ class Stack(nn.Module):
 
 
 def _keys_of(cache: Cache) -> KeyValue:
-    """Keys and values in a layer's cache."""
+    """The keys and values in a layer's cache, without the feed-forward's state."""
     return cache["mixer"] if isinstance(cache, dict) else cache
 
 
 def cached_places(t: int, size: int, index: Int[Array, ""], window: int) -> Places:
-    """Where t new positions at index stand, and the keys of a cache of some size, a ring where
-    there is a window; negative where nothing stands yet."""
+    """The positions of t new queries at index, and of the keys in a cache of `size`.
+
+    With a window the cache is a ring; positions are negative where it is still empty.
+    """
     if not window:
         return Places(index + jnp.arange(t), jnp.arange(size))
     if t == 1:

@@ -1,4 +1,4 @@
-"""State spaces as mixers: S4D, Mamba, Mamba-2."""
+"""State space models as mixers: S4D, Mamba and Mamba-2."""
 
 import math
 from typing import Any
@@ -15,11 +15,11 @@ from transformer_lab.ops.scan import convolve
 
 
 class S4D(Mixer):
-    """A diagonal state space a channel, of complex numbers (Gu 2022, S4D-LegS; zero-order hold).
+    """A diagonal complex state space for each channel (Gu 2022, S4D-Lin; zero-order hold).
 
-    A = -1/2 + i pi n at the start (eq. 9's approximation of HiPPO-LegS), B = 1, C and the step
-    sizes are learned; the channels are mixed by a gated linear layer afterwards. `state` counts
-    real numbers: state / 2 complex ones with their conjugates.
+    Initially A = -1/2 + i pi n (eq. 9's approximation of HiPPO-LegS); B = 1, and C and the step
+    sizes are learned; a gated linear layer then mixes the channels. `state` counts real numbers:
+    state / 2 complex ones with their conjugates.
     """
 
     @nn.compact
@@ -33,6 +33,7 @@ class S4D(Mixer):
         out_real, out_imaginary = (self.param(f"out_{p}", normal, (d, n)) for p in ("re", "im"))
         skip = self.param("skip", nn.initializers.normal(1.0), (d,))
         poles = -jnp.exp(real) + 1j * imaginary
+        # Discretized: x_t = e^(A step) x_{t-1} + (e^(A step) - 1) / A * u_t, y = 2 Re(C x).
         decays = poles * step[:, None]  # their logarithms
         write = (jnp.exp(decays) - 1) / poles  # zero-order hold of B = 1
         key = jnp.broadcast_to(write, (b, t, d, n))
@@ -55,7 +56,7 @@ def _log_steps(mixer: MixerConfig):
 
 
 def _step_bias(mixer: MixerConfig):
-    """softplus^-1 of step sizes that are drawn uniformly in their logarithm, at least 1e-4."""
+    """An initializer: softplus^-1 of step sizes, at least 1e-4, uniform in their logarithm."""
 
     def init(key, shape):
         step = jnp.maximum(jnp.exp(_log_steps(mixer)(key, shape)), 1e-4)
@@ -67,7 +68,7 @@ def _step_bias(mixer: MixerConfig):
 class Mamba(Mixer):
     """A selective state space (Gu 2023, algorithm 2, figure 3): step, input and output by token.
 
-    State: the last inputs of the convolution, and [channels, state] numbers.
+    Its state is the last inputs of the convolution, and [channels, state] numbers.
     """
 
     @nn.compact
@@ -92,7 +93,7 @@ class Mamba(Mixer):
         step = jax.nn.softplus(step @ kernel + self.param("step_bias", _step_bias(mixer), (d,)))
         log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (d, n))
         skip = self.param("skip", nn.initializers.ones, (d,))
-        key, query = write[:, :, None], read[:, :, None]  # of all channels
+        key, query = write[:, :, None], read[:, :, None]  # one for all channels
         value = (step * inner)[..., None]
         poles = -jnp.exp(log_poles)
         y, matrix = self.scan(query, key, value, step[..., None], matrix, flow, "steps", 16, poles)
@@ -106,7 +107,7 @@ def _numbers(shape: tuple[int, ...]) -> Array:
 
 
 def _convolved(self, x, before, flow):
-    """Each channel's convolution with its activation, and the next call's first inputs."""
+    """Each channel's causal convolution and activation, and the inputs that the next call needs."""
     width = self.config.mixer.convolution
     init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), 1)
     kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))
@@ -117,7 +118,10 @@ def _convolved(self, x, before, flow):
 
 
 class Mamba2(Mixer):
-    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each."""
+    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each.
+
+    Its state is the last inputs of the convolution, and a matrix [state, channels] for each head.
+    """
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
@@ -140,6 +144,7 @@ class Mamba2(Mixer):
         log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (h,))
         skip = self.param("skip", nn.initializers.ones, (h,))
         value = value.reshape(b, t, h, d // h)
+        # S_t = e^(step A) S_{t-1} + B_t (step x_t)^T, y_t = C_t^T S_t, with A = -exp(log_poles)
         log_decay = (step * -jnp.exp(log_poles))[..., None]
         y, matrix = self.scan(query, key, value * step[..., None], log_decay, matrix, flow)
         y = (y + skip[:, None] * value).reshape(b, t, d).astype(x.dtype) * jax.nn.silu(gate)

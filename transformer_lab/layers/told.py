@@ -1,9 +1,9 @@
 """The one channel from a module, at any depth, to the trainer: losses and running statistics.
 
-A module calls `tell` with the (sum, weight) of a loss or of a metric, or `renew` with the new value
-of a running statistic. Both put it into a Flax collection, which passes through `nn.remat` and
+A module calls `tell` with the (sum, weight) of a loss or a metric, or `renew` with the new value of
+a running statistic. Both put it into a Flax collection, which passes through `nn.remat` and
 `layers.scanned`; `models.base.Model` takes it out when a train step listens (`listened`). In any
-other call the collections are closed, so that evaluation and decoding compute nothing of it.
+other call the collections are closed, so that evaluation and decoding compute none of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ def tell(
 ) -> None:
     """Hands the trainer a sum over a batch and its weight, such as the number of real tokens.
 
-    All that was told under one name is added up, over modules, layers, micro-batches and devices,
+    All that is told under one name is added up, over modules, layers, micro-batches and devices,
     before total / weight is reported as a metric of that name. `coefficient` times that quotient is
     added to the loss that the optimizer lowers. The weight must depend on the batch alone.
     """
@@ -42,13 +42,15 @@ def tell(
 
 
 def running(module: nn.Module, name: str, init: Callable[[], Array]) -> Array:
-    """The value of a running statistic, which stands among the parameters under `batch_stats` and
-    is trained by no gradient; `init` makes its first one."""
+    """The value of a running statistic; `init` makes the first one.
+
+    It is stored among the parameters under `batch_stats`, and no gradient trains it.
+    """
     return module.variable(STATISTICS, name, init).value
 
 
 def renew(module: nn.Module, name: str, value: Array, weight: Float[Array, ""]) -> None:
-    """Hands the trainer the new value of a running statistic, as this call's examples have it.
+    """Hands the trainer the new value of a running statistic, from this call's examples.
 
     The value after the step is the mean over all micro-batches, weighted by `weight`, the number of
     this call's real examples; where that is 0 altogether the old value stays.
@@ -57,14 +59,14 @@ def renew(module: nn.Module, name: str, value: Array, weight: Float[Array, ""]) 
 
 
 def put(module: nn.Module, collection: str, name: str, value: Any) -> None:
-    """Adds a tree of arrays to what the collection of a module has by that name, if it is open."""
+    """Adds a tree of arrays to the value of that name in a module's collection, if it is open."""
     if module.is_mutable_collection(collection) and not module.is_initializing():
         old = module.get_variable(collection, name)
         module.put_variable(collection, name, value if old is None else added(old, value))
 
 
 def added(a: Any, b: Any) -> Any:
-    """The sum of two nested dictionaries of arrays; what one of them lacks comes from the other."""
+    """The sum of two nested dictionaries of arrays; keys that only one of them has are kept."""
     if isinstance(a, Mapping):
         both = {k: added(a[k], b[k]) for k in a.keys() & b.keys()}
         return {**a, **b, **both}
@@ -80,7 +82,7 @@ def by_name(told: Mapping[str, Any]) -> dict[str, tuple[Array, Array, Array]]:
 
 
 def listened(function: Callable[..., Any]) -> Callable[..., tuple[Any, Told]]:
-    """The function with a second result: what the models that it calls tell, added up.
+    """The function with a second result: what the models that it calls have told, added up.
 
     It must call them in its own trace: not inside a `jax.jit`, `vmap` or `scan` of its own.
     """
@@ -98,12 +100,12 @@ def listened(function: Callable[..., Any]) -> Callable[..., tuple[Any, Told]]:
 
 
 def listening() -> bool:
-    """Whether a function listens to the call that is being traced."""
+    """Whether a function wrapped by `listened` is being traced."""
     return _heard.get() is not None
 
 
 def hear(collections: dict[str, Any]) -> None:
-    """Gives the function that listens what was told, out of the collections that a call left."""
+    """Hands the listening function the losses and statistics in the collections of a call."""
     losses, statistics = by_name(collections.pop(TOLD, {})), collections.pop(RENEWED, {})
     _heard.get().append({"losses": losses, "statistics": statistics})
 
@@ -111,9 +113,9 @@ def hear(collections: dict[str, Any]) -> None:
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias by channel (Ioffe 2015, algorithm 1).
 
-    In training the moments are those of the batch's real `rows`, and the running ones move towards
-    them: new = momentum * old + (1 - momentum) * batch. Else the running ones are used. A batch of
-    padding alone takes its own moments, which weigh nothing. All in float32.
+    In training the moments are those of the batch's real examples (`rows`), and the running ones
+    move towards them: new = momentum * old + (1 - momentum) * batch. In evaluation the running ones
+    are used. A batch of padding alone takes its own moments, with weight 0. All is in float32.
     """
 
     momentum: float

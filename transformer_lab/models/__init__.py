@@ -1,4 +1,6 @@
-"""Model families by name: each file has `CONFIG` (a frozen dataclass), `build(config)` and
+"""Model families, found by the names of their files.
+
+Each file has `CONFIG` (a frozen dataclass), `build(config)`, which returns the Flax module, and
 `example_inputs()`, the arguments of a smallest call.
 """
 
@@ -23,19 +25,20 @@ from transformer_lab.models.base import Vocabulary as Vocabulary
 
 
 def parameter_shapes(kind: str, config: Any) -> Any:
-    """The tree of a model's parameters as shapes; nothing is allocated."""
+    """The parameter tree of a model as shapes and types; no memory is allocated."""
     module = family(kind)
     inputs = module.example_inputs()
     return jax.eval_shape(module.build(config).init, jax.random.key(0), *inputs)["params"]
 
 
 def family(kind: str) -> ModuleType:
-    """The module of a family."""
+    """The module of a model family. Raises: LabError with the nearest name for an unknown one."""
     return kind_of(__name__, "CONFIG", "model.kind", kind)
 
 
 def said(config: Any, name: str, default: Any = None) -> Any:
-    """What the file of a config's class says under a name, or the file of a class it inherits."""
+    """The value of a name in the file of a config's class or of a class it inherits, or a
+    default."""
     for cls in type(config).__mro__:
         if hasattr(module := sys.modules[cls.__module__], name):
             return getattr(module, name)
@@ -43,16 +46,18 @@ def said(config: Any, name: str, default: Any = None) -> Any:
 
 
 def rules_of(config: Any) -> list[tuple[str, tuple]]:
-    """The family's own sharding rules, `RULES`: (regular expression on a path, axes of the
-    dimensions). They come before those of `training.mesh`, which are about layers."""
+    """The family's own sharding rules, which take precedence over those of `training.mesh`.
+
+    Each is a regular expression on a parameter's path, and the mesh axes that split its dimensions.
+    """
     return list(said(config, "RULES", ()))
 
 
 def flops_a_token(config: Any, shapes: Any, length: int | None = None) -> float:
-    """FLOPs a token of a training step, of a model whose parameters have these shapes.
+    """FLOPs a token of a training step, for a model whose parameters have these shapes.
 
-    What the family's file says in `training_flops(config, length)`; else 6 N, where N leaves
-    embedding tables out (Kaplan 2020, table 1), and experts that do not work for a token.
+    The family's own `training_flops(config, length)` if its file has one; else 6 N, where N leaves
+    out embedding tables (Kaplan 2020, table 1) and the experts that do not work for a token.
     """
     if own := said(config, "training_flops"):
         return float(own(config, length))
@@ -64,7 +69,7 @@ def flops_a_token(config: Any, shapes: Any, length: int | None = None) -> float:
 def need(kind: str, protocol: type, head: str = "") -> None:
     """Refuses a family that lacks a part of a protocol of `models.base`, or a head.
 
-    Raises: LabError that names the kind, what it lacks, and the kinds that would do.
+    Raises: LabError that names the kind, what it lacks, and the kinds that have it.
     """
     if not (missing := lacking(family(kind), protocol, head)):
         return
@@ -77,9 +82,9 @@ def need(kind: str, protocol: type, head: str = "") -> None:
 
 
 def lacking(module: ModuleType, protocol: type, head: str = "") -> list[str]:
-    """What a family's module has not of a protocol: methods, their arguments, settings, a head.
+    """What a family's module lacks of a protocol: methods, their arguments, settings, a head.
 
-    Of a family with several modules, between which `build` chooses, the nearest one counts.
+    Where `build` chooses between several modules, the one that lacks the least counts.
     """
     config = typing.get_type_hints(protocol).get("config", object)
     fields = [name for cls in config.__mro__ for name in inspect.get_annotations(cls)]

@@ -1,7 +1,7 @@
-"""What every family's module is, and what it offers to tasks, decoding and viewing.
+"""The base class of all models, and protocols: what models offer to tasks, decoding and viewing.
 
 A task names one of the protocols here, and `models.need` refuses a family that lacks any of it. The
-letters of shapes: b rows, t and s tokens, v vocabulary, d width, h and w pixels, c channels.
+letters of shapes: b batch, t and s tokens, v vocabulary, d model dim, h and w pixels, c channels.
 """
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -13,14 +13,14 @@ from transformer_lab.errors import LabError
 from transformer_lab.layers.told import COLLECTIONS, hear, listening
 from transformer_lab.ops.losses import STATISTICS, TokenScores
 
-Cache = dict[str, Any]  # a tree of arrays that goes into a step and comes out of it
+Cache = dict[str, Any]  # a tree of arrays that a decoding step takes and returns
 
 
 class Model(nn.Module):
-    """The outermost module of a family, a function of one tree of parameters.
+    """The outermost module of a family, called with one tree of parameters.
 
-    Running statistics, of a model that has any, stand in that tree under the top key `batch_stats`.
-    What modules tell in a call of `apply` (see `layers.told`) goes to the function that listens.
+    Running statistics, if the model has any, are in that tree under the top key `batch_stats`. What
+    modules report during `apply`, such as auxiliary losses, goes to the listener of `layers.told`.
     """
 
     def __post_init__(self):
@@ -31,20 +31,23 @@ class Model(nn.Module):
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether tokens of a given prefix see each other both ways: a language model that says so
-        takes `prefix` [b t], True at those tokens, and in `prefill` reads all of a prompt so."""
+        """Whether the tokens of a given prefix attend to each other in both directions.
+
+        Such a language model takes `prefix` [b t], True at those tokens; `prefill` treats the
+        prompt as prefix.
+        """
         return False
 
     @nn.nowrap
     def init(self, key: Key[Array, ""], *inputs: Any, **more: Any) -> dict[str, Any]:
-        """{"params": the tree}, of a smallest call's arguments."""
+        """{"params": the parameter tree}, for the arguments of a smallest call."""
         variables = super().init(key, *inputs, **more)
         statistics = {name: tree for name, tree in variables.items() if name == STATISTICS}
         return {"params": {**variables["params"], **statistics}}
 
     @nn.nowrap
     def apply(self, variables: dict[str, Any], *inputs: Any, mutable: Any = False, **more: Any):
-        """As Flax's own. `mutable` may be the name of a collection, or a list of names."""
+        """As Flax's `apply`; `mutable` may be the name of a collection, or a list of names."""
         params = variables["params"]
         if STATISTICS in params:
             params = {name: tree for name, tree in params.items() if name != STATISTICS}
@@ -59,22 +62,22 @@ class Model(nn.Module):
 
 @runtime_checkable
 class Computed(Protocol):
-    """Settings of a model that may compute in another type than float32."""
+    """Settings of a model that may compute in another type than float32 (`dtype`)."""
 
     dtype: str
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Settings of a model that reads tokens."""
+    """Settings of a model that takes token ids as input."""
 
     vocab_size: int | None  # None: the tokenizer's, which the task fills in
-    max_length: int  # tokens of a row at most
+    max_length: int  # the most tokens of an input
 
 
 @runtime_checkable
 class Pictures(Protocol):
-    """Settings of a model that reads images and tells their classes."""
+    """Settings of a model that classifies images."""
 
     image_size: tuple[int, int]  # height, width
     channels: int
@@ -84,26 +87,26 @@ class Pictures(Protocol):
 
 @runtime_checkable
 class Texts(Vocabulary, Protocol):
-    """Settings of a model that reads a text at once."""
+    """Settings of a model that takes a whole text, and has a head on its states."""
 
     HEADS: ClassVar[tuple[str, ...]]  # what `head` may be
-    head: str  # what is made of the states; the task sets it
+    head: str  # which output is computed from the states; the task sets it
     labels: int  # outputs of the heads "classes" and "tokens"
-    types: int  # kinds of tokens that have a vector, such as the first and the second text
+    types: int  # token types with a vector, such as first and second text
 
 
 @runtime_checkable
 class Towers(Protocol):
-    """Settings of a pair of towers."""
+    """Settings of a model with an image tower and a text tower."""
 
     text: Any  # the settings of the text tower
     tower: Any  # the settings of the image tower
     eos_id: int  # the tokenizer's
-    common_width: int  # of the vectors
+    common_width: int  # length of the vectors that both towers give
 
 
 class LanguageModel(Protocol):
-    """Tokens to logits of the next one, all at once and step by step."""
+    """Computes logits of the next token, for all positions at once or step by step."""
 
     config: Vocabulary
 
@@ -114,22 +117,27 @@ class LanguageModel(Protocol):
         segments: Int[Array, "b t"] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits after each token; given labels, their scores in the logits' stead. Segments number
-        the documents that share a row, which do not see each other; 0 is padding."""
+        """Logits after each token; given labels, the labels' scores instead.
+
+        Segments number the documents packed into one sequence, which do not see each other; 0 is
+        padding.
+        """
 
     def prefill(
         self, tokens: Int[Array, "b t"], segments: Int[Array, "b t"] | None, length: int
     ) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each token of the prompts, whose padding (segment 0) stands on the left, and
-        a cache with room for `length` tokens. Each leaf of a cache has the rows first, or a 0-d
-        array that all rows share."""
+        """Logits after each token of the prompts, and a cache with room for `length` tokens.
+
+        Padding (segment 0) is on the left. Each array of a cache has the batch as its first axis,
+        or is 0-d and shared by the whole batch.
+        """
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next tokens, and the cache that holds them."""
+        """Logits after each of the next tokens, and the cache with these tokens added."""
 
 
 class SequenceToSequence(Protocol):
-    """A source and the target so far to logits of the next target token."""
+    """Computes logits of the next target token from a source and the target so far."""
 
     config: Vocabulary
 
@@ -141,28 +149,28 @@ class SequenceToSequence(Protocol):
         dropout_key: Key[Array, ""] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits after each target token, of which the first is the start token; given labels,
-        their scores in the logits' stead. The mask is True at real tokens."""
+        """Logits after each target token, the first of which is the start token; given labels, the
+        labels' scores instead. The mask is True at real tokens."""
 
     def init_cache(
         self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
     ) -> Cache:
-        """Reads the source, with room for `length` target tokens."""
+        """Encodes the source; returns a cache with room for `length` target tokens."""
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next target tokens, and the cache that holds them."""
+        """Logits after each of the next target tokens, and the cache with these tokens added."""
 
 
 @runtime_checkable
 class Heard(Vocabulary, Protocol):
-    """Settings of a model that reads windows of audio."""
+    """Settings of a model that takes fixed windows of audio."""
 
     bins: int  # bands of a frame's spectrum
-    frames: int  # of a window, see `ops.spectrograms`
+    frames: int  # spectra in a window, see `ops.spectrograms`
 
 
 class SpeechToText(Protocol):
-    """Windows of audio and the target so far to logits of the next target token."""
+    """Computes logits of the next target token from a window of audio and the target so far."""
 
     config: Heard
 
@@ -173,18 +181,19 @@ class SpeechToText(Protocol):
         dropout_key: Key[Array, ""] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits after each target token, of which the first is the start token; given labels,
-        their scores in the logits' stead. A window is read as a whole, with the silence in it."""
+        """Logits after each target token, the first of which is the start token; given labels, the
+        labels' scores instead. A window is read as a whole, with the silence in it."""
 
     def init_cache(self, features: Float[Array, "b f m"], length: int) -> Cache:
-        """Reads the windows, with room for `length` target tokens."""
+        """Encodes the windows; returns a cache with room for `length` target tokens."""
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next target tokens, and the cache that holds them."""
+        """Logits after each of the next target tokens, and the cache with these tokens added."""
 
 
 class PackedSequenceToSequence(SequenceToSequence, Protocol):
-    """The same of several pairs in a row, which segments number from 1; 0 is padding."""
+    """The same for several source-target pairs packed into one sequence, which segments number from
+    1; segment 0 is padding."""
 
     def __call__(
         self, source, source_mask, target, dropout_key, source_segments, target_segments, labels
@@ -192,7 +201,7 @@ class PackedSequenceToSequence(SequenceToSequence, Protocol):
 
 
 class TextEncoder(Protocol):
-    """A text to states, and to what the head makes of them."""
+    """Computes the states of a text's tokens, and the output of a head on them."""
 
     config: Texts
 
@@ -203,12 +212,15 @@ class TextEncoder(Protocol):
         types: Int[Array, "b t"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`states` [b t d], and `logits` as the head has them: [b labels] of "classes", [b t
-        labels] of "tokens". The mask is True at real tokens."""
+        """`states` [b t d], and the head's `logits`.
+
+        Logits are [b labels] for the head "classes", [b t labels] for "tokens". The mask is True at
+        real tokens.
+        """
 
 
 class ImageEncoder(Protocol):
-    """An image to features, and to logits of classes."""
+    """Computes features of an image, and logits of its classes."""
 
     config: Pictures
 
@@ -218,12 +230,14 @@ class ImageEncoder(Protocol):
         dropout_key: Key[Array, ""] | None = None,
         rows: Bool[Array, "b"] | None = None,
     ) -> dict[str, Float[Array, "b ..."]]:
-        """`features` [b d] and `logits` [b classes]. Images that are not real `rows` enter no
-        running statistic."""
+        """`features` [b d] and `logits` [b classes].
+
+        Images where `rows` is False are padding, and enter no running statistics.
+        """
 
 
 class TwoTowers(Protocol):
-    """Images and texts to vectors of length 1 in one space."""
+    """Maps images and texts to vectors of length 1 in a common space."""
 
     config: Towers
 
@@ -233,7 +247,7 @@ class TwoTowers(Protocol):
         dropout_key: Key[Array, ""] | None = None,
         rows: Bool[Array, "b"] | None = None,
     ) -> Float[Array, "b d"]:
-        """A vector an image."""
+        """One vector of length 1 for each image."""
 
     def encode_texts(
         self,
@@ -241,16 +255,16 @@ class TwoTowers(Protocol):
         dropout_key: Key[Array, ""] | None = None,
         seen: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b d"]:
-        """A vector a text."""
+        """One vector of length 1 for each text."""
 
     def temperature(self) -> dict[str, Float[Array, ""]]:
-        """`scale` and `bias` of the logits: scale * image . text + bias."""
+        """`scale` and `bias` of the logits, which are scale * image . text + bias."""
 
 
 class WordModel(Protocol):
-    """Words to the logits of words beside them."""
+    """Computes the logits of words that may occur near the given ones."""
 
     def __call__(
         self, inputs: Int[Array, "b i"], mask: Bool[Array, "b i"], outputs: Int[Array, "b o k"]
     ) -> Float[Array, "b o k"]:
-        """Of the mean of the inputs under the mask."""
+        """The logits of the output words, given the mean of the input words under the mask."""

@@ -27,21 +27,24 @@ _kernel_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He 
 
 @dataclass(frozen=True)
 class CNNConfig:
-    """The defaults are those of ResNet-18; LeNet reads the image, classes and dtype alone."""
+    """Settings of convolutional nets; the defaults are ResNet-18's.
+
+    LeNet uses only the image size, channels, classes, head and dtype.
+    """
 
     net: str = "resnet"
     block: str = "basic"
-    stages: tuple[int, ...] = (2, 2, 2, 2)  # blocks; each stage halves the image but the first
-    width: int = 64  # channels of the first stage; each doubles them
+    stages: tuple[int, ...] = (2, 2, 2, 2)  # blocks; later ones halve the image
+    width: int = 64  # channels of the first stage; each later one doubles them
     stem_width: int = 0  # channels before the first stage; 0: width
-    # 7x7 in steps of 2, then pooling; small: 3x3 (He 2016, section 4.2); deep: 3x3 in a step of 2,
-    # 3x3, 3x3 and average pooling (Radford 2021, section 2.4, after He 2019)
+    # large: 7x7 with stride 2, then pooling; small: 3x3 (He 2016, section 4.2); deep: 3x3 with
+    # stride 2, 3x3, 3x3 and average pooling (Radford 2021, section 2.4, after He 2019)
     stem: str = "large"
-    antialias: bool = False  # in the place of a step, an average of 2x2 (Zhang 2019)
-    pooling: str = "mean"  # attention: of the mean to all places (Radford 2021, section 2.4)
-    pool_heads: int = 32  # of attention, all as wide as its input
-    pool_width: int = 1024  # of the features that attention gives
-    momentum: float = 0.9  # of BatchNorm's running statistics
+    antialias: bool = False  # an average of 2x2 instead of a stride of 2 (Zhang 2019)
+    pooling: str = "mean"  # or attention of the mean to all (Radford 2021, 2.4)
+    pool_heads: int = 32  # heads of that attention, together as wide as its input
+    pool_width: int = 1024  # width of the features that attention pooling gives
+    momentum: float = 0.9  # the share of the old value in BatchNorm's running statistics
     norm_epsilon: float = 1e-5
     image_size: tuple[int, int] = (224, 224)  # height, width
     channels: int = 3
@@ -71,26 +74,26 @@ class CNNConfig:
 
     @property
     def last_width(self) -> int:
-        """Channels of the last stage."""
+        """The number of channels of the last stage."""
         return self.width * 2 ** (len(self.stages) - 1) * EXPANSION[self.block]
 
     @property
     def features(self) -> int:
-        """Width of the features."""
+        """The width of the feature vector of an image."""
         if self.net == "lenet":
             return 84
         return self.pool_width if self.pooling == "attention" else self.last_width
 
     @property
     def pool(self) -> StackConfig:
-        """The attention that pools."""
+        """The settings of the attention that pools the last stage."""
         head_dim = self.last_width // self.pool_heads
         return StackConfig(width=self.pool_width, heads=self.pool_heads, head_dim=head_dim,
                            dtype=self.dtype)  # fmt: skip
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias, padded so that a step of 1 keeps the size, and BatchNorm."""
+    """A convolution without bias, padded so that stride 1 keeps the size, followed by BatchNorm."""
 
     config: CNNConfig
     features: int
@@ -119,8 +122,8 @@ class ConvNorm(nn.Module):
 class Residual(nn.Module):
     """relu(x + f(x)), f two convolutions, or three with the middle one narrow (He 2016, figure 5).
 
-    The step is the 3x3's; where the shape changes, x takes a 1x1 convolution. An average in the
-    step's place comes after the 3x3, and before the 1x1.
+    The stride is that of the 3x3 convolution; where the shape changes, x passes a 1x1 convolution.
+    With antialiasing, an average replaces the stride: after the 3x3, and before the 1x1.
     """
 
     config: CNNConfig
@@ -152,12 +155,12 @@ class Residual(nn.Module):
 
 
 def mean_pool(x: Float[Array, "b h w c"], step: int) -> Float[Array, "b i j c"]:
-    """The means of squares of `step`; what is left over at the edges is cut off."""
+    """The means of squares of step x step pixels; what is left over at the edges is cut off."""
     return x if step == 1 else nn.avg_pool(x, (step, step), (step, step))
 
 
 class CNN(Model):
-    """images -> features, and logits of classes; residual blocks are layer_0, layer_1, ..."""
+    """Maps images to features and logits of classes; residual blocks are layer_0, layer_1, ..."""
 
     config: CNNConfig
 

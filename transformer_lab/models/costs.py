@@ -1,4 +1,4 @@
-"""What any model costs: parameters, memory, device-days; arithmetic alone."""
+"""What any model costs: its parameters, memory, FLOPs and device-days, by arithmetic alone."""
 
 import math
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from transformer_lab.ops.losses import STATISTICS
 
 
 def parameter_groups(kind: str, config: Any) -> dict[str, int]:
-    """Parameters by the tree's top-level names, running statistics aside.
+    """The number of parameters under each top-level name of the tree, without running statistics.
 
-    A family whose stacks have equal layers says in `STACKS` which setting counts those of which
-    group, such as {"encoder": "layers"}: of such a stack one layer is traced, or one period of
-    its `layer_kinds`.
+    A family whose stacks have equal layers has a table `STACKS` of the setting that counts each
+    group's layers, such as {"encoder": "layers"}: of such a stack one layer is traced, or one
+    period of its `layer_kinds`.
     """
     stacks = said(config, "STACKS", {})
     parts = {group: config.decoder if "decoder_" in s else config for group, s in stacks.items()}
@@ -36,8 +36,11 @@ def parameter_groups(kind: str, config: Any) -> dict[str, int]:
 
 
 def flops_a_token(config: Any, groups: dict[str, int]) -> float | None:
-    """As `models.flops_a_token`, of parameters by group; None where a group holds embeddings among
-    others. Of two stacks it is of a token of each."""
+    """Training FLOPs a token, as `models.flops_a_token`, from the parameters of each group.
+
+    For two stacks it is the cost of one token in each. None where a group mixes embeddings with
+    other parameters.
+    """
     if own := said(config, "training_flops"):
         return float(own(config))
     if not said(config, "STACKS"):
@@ -48,7 +51,7 @@ def flops_a_token(config: Any, groups: dict[str, int]) -> float | None:
 
 @cache
 def parameters(kind: str, config: Any) -> int:
-    """All parameters of a model; counted once a process for each config."""
+    """The number of a model's parameters; each config is counted only once in a process."""
     return count(parameter_shapes(kind, config))
 
 
@@ -83,10 +86,10 @@ def device_days(
     peak_flops: float,
     utilisation: float,
 ) -> tuple[float, float]:
-    """Device-days of a training run, and days on the clock with so many devices.
+    """Device-days of a training run, and days of wall-clock time with so many devices.
 
-    `utilisation` is the share of `peak_flops`, FLOP/s of one device, that the model's own FLOPs
-    make (Chowdhery 2022, section 4.1).
+    `utilisation` is the share of `peak_flops`, one device's FLOP/s, that the model's own FLOPs make
+    (Chowdhery 2022, section 4.1). 1e20 FLOPs at 40 % of 3e14 FLOP/s take 9.6 device-days.
     """
     if min(tokens, devices, peak_flops) <= 0:
         raise LabError("tokens, devices and peak_tflops must be more than 0")
@@ -97,5 +100,5 @@ def device_days(
 
 
 def count(tree: Any) -> int:
-    """Numbers in a tree of arrays or shapes."""
+    """The number of elements in a tree of arrays or shapes."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))

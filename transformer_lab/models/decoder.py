@@ -25,7 +25,7 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True)
 class DecoderConfig(StackConfig):
-    """A stack with an embedding and a head; the defaults are those of GPT-2."""
+    """Settings of a stack with an embedding and a head; the defaults are those of GPT-2."""
 
     activation: str = "gelu_tanh"
     norm_place: str = "pre"
@@ -35,12 +35,12 @@ class DecoderConfig(StackConfig):
     positions: str = "learned"
     max_length: int = 1024
     vocab_size: int | None = None  # None: the tokenizer's
-    vocab_multiple: int = 1  # the tables' rows are filled up to a multiple, for sharding
+    vocab_multiple: int = 1  # the tables' rows are padded to a multiple of it, for sharding
     mask: str = "causal"  # prefix: a prompt's tokens attend to each other both ways
     causal: bool = True  # False, a mistake to study: all positions at once see what comes next
     embedding_width: int | None = None  # narrower tables, projected (OPT 350M); None: width
     embedding_scale: bool = False  # embeddings times sqrt(width)
-    embedding_norm: bool = False  # BLOOM
+    embedding_norm: bool = False  # a norm after the embedding, as in BLOOM
     tie_head: bool = True  # the output head is the embedding
     head_bias: bool = False
 
@@ -55,16 +55,16 @@ class DecoderConfig(StackConfig):
 
     @property
     def table_rows(self) -> int:
-        """Rows of embedding and head."""
+        """The rows of the embedding and head tables, padding included."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
 class Decoder(Model):
-    """tokens -> logits of the next token. Dropout is on when a call is given a dropout key.
+    """Maps tokens to logits of the next token; a call with a dropout key uses dropout.
 
-    `segments` number the documents that share a row: tokens attend within theirs, and positions
-    count from its first token; 0 is padding, on either side. `prefix` marks the tokens that all
-    tokens of their segment may attend to, before them or after.
+    `segments` number the documents packed into one sequence: tokens attend within theirs, and
+    positions count from its first token; 0 is padding, on either side. `prefix` marks the tokens
+    that all tokens of their segment may attend to, before them or after.
     """
 
     config: DecoderConfig
@@ -95,7 +95,7 @@ class Decoder(Model):
         prefix: Bool[Array, "b t"] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """All positions at once; given labels, their scores in the logits' stead."""
+        """Logits after all positions at once; given labels, the labels' scores instead."""
         return self.logits(self.states(tokens, dropout_key, segments, prefix), labels)
 
     def states(
@@ -115,8 +115,7 @@ class Decoder(Model):
     def logits(
         self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
     ) -> Float[Array, "b t v"] | TokenScores:
-        """In float32, or of the labels what a loss needs; rows that only fill the table up are cut
-        off."""
+        """float32 logits, or the labels' scores that a loss needs; without the table's padding."""
         cfg = self.config
         head = self.embedding if cfg.tie_head else self.head
         if cfg.embedding_width is not None:
@@ -129,9 +128,9 @@ class Decoder(Model):
         return self.config.mask == "prefix"
 
     def init_cache(self, batch: int, length: int) -> Cache:
-        """An empty cache with room for `length` positions (a window's own, if it is shorter).
+        """An empty cache with room for `length` positions (or for a window, if that is shorter).
 
-        `index` counts the positions written; `start` is each row's first real one.
+        `index` counts the positions written; `start` [b] is the first real one of each text.
         """
         check_length(self.config, length)
         return {
@@ -145,8 +144,9 @@ class Decoder(Model):
     ) -> tuple[Float[Array, "b t v"], Cache]:
         """The prompts in one pass: logits after each token, and a cache with room for `length`.
 
-        Padding (segment 0) stands on the left, so that all rows go on at one place; it may make
-        `length` more than max_length, for which a row's real tokens count: the caller's to see to.
+        Padding (segment 0) stands on the left, so that all texts continue at one position. `length`
+        includes it, and may exceed max_length, which limits the real tokens: the caller ensures
+        that.
         """
         t = tokens.shape[1]
         x, added = self._embed(tokens, positions_within(segments, t), None)
@@ -159,7 +159,7 @@ class Decoder(Model):
         return self.logits(x), cache
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next t tokens, and the cache that holds them."""
+        """Logits after each of the next t tokens, and the cache with these tokens added."""
         index, start = cache["index"], cache["start"]
         positions = index + jnp.arange(tokens.shape[1]) - start[:, None]
         x, added = self._embed(tokens, positions, None)
@@ -178,7 +178,10 @@ class Decoder(Model):
 
 
 def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Array, "#b t"]:
-    """Each token's place in its segment, 0 the first; of padding any valid number."""
+    """Each token's position in its segment, from 0; for padding any valid number.
+
+    Segments 1 1 2 2 2 give 0 1 0 1 2.
+    """
     places = jnp.arange(length)[None]
     if segments is None:
         return places
@@ -188,11 +191,11 @@ def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Arr
 
 
 def matmul_parameters(config: DecoderConfig) -> int:
-    """Parameters that multiply each token's vector: all matrices and the head (a tied one too), of
-    experts those that work for a token.
+    """The number of parameters that multiply a token's vector: all matrices, the head (a tied one
+    too), and the experts that work for the token.
 
     Looking an embedding up costs nothing; Transformer-XL's projection of distances is the same for
-    all tokens of a batch and left out.
+    all tokens of a batch, and left out.
     """
     narrow = config.embedding_width
     ends = config.table_rows * (narrow or config.width) + 2 * config.width * (narrow or 0)
@@ -213,8 +216,11 @@ def training_flops(config: DecoderConfig, length: int | None = None) -> int:
 
 
 def cache_bytes(config: DecoderConfig, length: int = 1, dtype: str = "bfloat16") -> int:
-    """Bytes that `length` positions of one sequence leave in a decoding cache: keys and values of
-    attention, of which a window bounds the number, and the float32 states of other mixers."""
+    """Bytes that `length` positions of one sequence take in a decoding cache.
+
+    These are the keys and values of attention, whose number a window limits, and the float32 states
+    of other mixers.
+    """
     total = 0
     for layer in config.each_layer():
         if costs.attends(layer):
@@ -227,7 +233,7 @@ def cache_bytes(config: DecoderConfig, length: int = 1, dtype: str = "bfloat16")
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
+    """The arguments of a smallest call, for `init` and for shapes."""
     return (jnp.zeros((1, 2), jnp.int32),)
 
 

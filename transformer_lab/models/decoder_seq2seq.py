@@ -1,5 +1,4 @@
-"""A decoder alone in an encoder-decoder's place (Raffel 2020, section 3.2.1): it reads the source
-and goes on with the target, in one row."""
+"""A decoder alone that translates (Raffel 2020, section 3.2.1): source and target in sequence."""
 
 from dataclasses import dataclass, replace
 
@@ -14,23 +13,23 @@ from transformer_lab.ops.losses import TokenScores
 
 @dataclass(frozen=True)
 class DecoderSeq2SeqConfig(DecoderConfig):
-    """`max_length` is that of the source and of the target, each by itself.
+    """Settings of the decoder; `max_length` limits source and target, each by itself.
 
-    It starts as an encoder-decoder does: from GPT-2's smaller values it learns far more slowly.
+    It is initialized as an encoder-decoder: with GPT-2's smaller values it learns far more slowly.
     """
 
     kernel_init: str = "xavier_uniform"
     depth_scaled_init: bool = False
     embedding_scale: bool = True
     max_length: int = 256
-    mask: str = "prefix"  # the source is read both ways; causal: as all else, from left to right
+    mask: str = "prefix"  # the source is read both ways; causal: from left to right, as the target
 
 
 class DecoderSeq2Seq(Model):
-    """source, target -> logits, with the interface of `EncoderDecoder`.
+    """Maps source and target to logits, with the interface of `EncoderDecoder`.
 
-    The source's real tokens come first and its padding last; in the row they are moved to the end
-    of its places, so that the target follows at once.
+    The source's padding, which comes last, is moved before its real tokens, so that the target
+    follows them at once.
     """
 
     config: DecoderSeq2SeqConfig
@@ -46,8 +45,8 @@ class DecoderSeq2Seq(Model):
         dropout_key: Key[Array, ""] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits of the token after each target token, which starts with the start token; given
-        labels, their scores in the logits' stead."""
+        """Logits after each target token, the first of which is the start token; given labels, the
+        labels' scores instead."""
         source, real = _to_the_end(source, source_mask)
         tokens = jnp.concatenate([source, target], axis=1)
         prefix = jnp.concatenate([real, jnp.zeros(target.shape, bool)], axis=1)
@@ -59,18 +58,18 @@ class DecoderSeq2Seq(Model):
     def init_cache(
         self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
     ) -> Cache:
-        """Reads the source and makes room for `length` target positions."""
+        """Encodes the source; returns a cache with room for `length` target positions."""
         source, real = _to_the_end(source, source_mask)
         segments = real.astype(jnp.int32)
         return self.decoder.prefill(source, segments, source.shape[1] + length)[1]
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next t target tokens, and the cache that holds them."""
+        """Logits after each of the next t target tokens, and the cache with these tokens added."""
         return self.decoder.step(tokens, cache)
 
 
 def _to_the_end(tokens, mask):
-    """Rows whose real tokens, which come first, are their last ones; and where those stand."""
+    """Moves each text's padding from its end to its beginning; returns tokens and mask."""
     length = tokens.shape[1]
     places = jnp.arange(length) - (length - mask.sum(axis=1))[:, None]
     return jnp.take_along_axis(tokens, places % length, axis=1), places >= 0

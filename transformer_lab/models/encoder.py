@@ -24,7 +24,7 @@ from transformer_lab.ops.visibility import Visible
 
 @dataclass(frozen=True)
 class EncoderConfig(StackConfig):
-    """A stack that reads both ways; the defaults are those of BERT base."""
+    """Settings of a stack that reads in both directions; the defaults are those of BERT base."""
 
     layers: int = 12
     width: int = 768
@@ -39,14 +39,14 @@ class EncoderConfig(StackConfig):
     vocab_size: int | None = None  # None: the tokenizer's
     types: int = 2  # segments that have a vector: BERT's A and B; 0: none
     embedding_norm: bool = True
-    pooler: bool = True  # a layer on the first token's state
+    pooler: bool = True  # a dense layer on the first token's state
     pooler_activation: str = "tanh"
     # mlm: masked tokens; mlm_nsp: and next sentence; classes: of a text; tokens: of each token;
     # span: where an answer starts and ends
     head: str = "none"
     mlm_activation: str = "gelu"
-    labels: int = 2  # of classes and tokens; 1 class is a regression
-    head_dropout: float = 0.1  # before classes and tokens
+    labels: int = 2  # outputs of the heads classes and tokens; 1 class is a regression
+    head_dropout: float = 0.1  # before the heads classes and tokens
 
     HEADS: ClassVar = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
 
@@ -62,7 +62,7 @@ class EncoderConfig(StackConfig):
 
 
 class Encoder(Model):
-    """tokens -> states, and what the config's head makes of them."""
+    """Maps tokens to states, and computes the output of the config's head."""
 
     config: EncoderConfig
 
@@ -95,11 +95,11 @@ class Encoder(Model):
         places: Int[Array, "b p"] | None = None,
         labels: Int[Array, "b p"] | None = None,
     ) -> dict[str, Float[Array, "..."] | TokenScores]:
-        """`states` [b t d], and as configured `pooled` [b d], `mlm` [b p v] at the places (None:
-        everywhere; given labels, their scores in the logits' stead), `nsp` [b 2], `logits` ([b
-        labels], [b t labels], or [b t 2]: start and end).
+        """`states` [b t d], and as configured `pooled` [b d], `mlm`, `nsp` [b 2], `logits`.
 
-        The mask is True at real tokens: nothing attends to others.
+        `mlm` [b p v] is computed at the positions `places` (None: at all); given labels, it is the
+        labels' scores. `logits` are [b labels], [b t labels], or [b t 2] for start and end of an
+        answer. The mask is True at real tokens: nothing attends to others.
         """
         cfg = self.config
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
@@ -134,7 +134,8 @@ class Encoder(Model):
         return self.encoder(x, Visible(keys=mask), dropout_key=keys[1], added=added)
 
     def _mlm(self, states, places, labels):
-        """Devlin 2019, section 3.1: a layer, a norm, then the embedding as the output layer."""
+        """The head of masked language modelling (Devlin 2019, section 3.1): a dense layer, a norm,
+        and the embedding table as output layer."""
         if places is not None:
             states = jnp.take_along_axis(states, places[..., None], axis=1)
         hidden = self.mlm_norm(ACTIVATIONS[self.config.mlm_activation](self.mlm_transform(states)))

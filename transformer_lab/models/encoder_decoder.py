@@ -24,16 +24,16 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig(StackConfig):
-    """Both stacks; a `decoder_` field left at None takes the encoder's value."""
+    """Settings of both stacks; a `decoder_` field that is None takes the encoder's value."""
 
     vocab_size: int | None = None  # None: the tokenizer's
     source_vocab_size: int | None = None  # None: one vocabulary for both languages
     embedding_scale: bool = True  # embeddings times sqrt(width)
-    embedding_norm: bool = False  # BART
+    embedding_norm: bool = False  # a norm after the embeddings, as in BART
     tie_source_target: bool = True  # one embedding for both languages
     tie_head: bool = True  # the output head is the target embedding
     head_bias: bool = False
-    scale_output: bool = False  # states by width^-1/2 before the head: T5, where that is tied
+    scale_output: bool = False  # states times width^-1/2 before the head, as in T5 with a tied head
     causal: bool = True  # False, a mistake to study: in training the decoder sees what comes next
     decoder_layers: int | None = None
     decoder_heads: int | None = None
@@ -57,7 +57,7 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def decoder(self) -> StackConfig:
-        """The decoder stack's settings."""
+        """The settings of the decoder stack."""
         fields = {f: getattr(self, f) for f in StackConfig.__dataclass_fields__}
         for name in (f for f in fields if hasattr(self, f"decoder_{f}")):
             own = getattr(self, f"decoder_{name}")
@@ -66,10 +66,10 @@ class EncoderDecoderConfig(StackConfig):
 
 
 class EncoderDecoder(Model):
-    """source, target -> logits. Dropout is on when a call is given a dropout key.
+    """Maps source and target to logits; a call with a dropout key uses dropout.
 
-    Segments number the pairs that share a row, 1 the first, 0 padding: both sides attend within
-    their pair, and positions count from its first token.
+    Segments number the source-target pairs packed into one sequence, from 1; 0 is padding. Both
+    sides attend within their pair, and positions count from its first token.
     """
 
     config: EncoderDecoderConfig
@@ -101,8 +101,8 @@ class EncoderDecoder(Model):
         target_segments: Int[Array, "b t"] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits of the token after each target token, which starts with the start token; given
-        labels, their scores in the logits' stead."""
+        """Logits after each target token, the first of which is the start token; given labels, the
+        labels' scores instead."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         segments = source_segments, target_segments
         memory = self.encode(source, source_mask, keys[0], source_segments)
@@ -115,7 +115,7 @@ class EncoderDecoder(Model):
         dropout_key: Key[Array, ""] | None = None,
         segments: Int[Array, "b s"] | None = None,
     ) -> Float[Array, "b s d"]:
-        """The encoder's states; the mask is True at real tokens."""
+        """The states of the source's tokens; the mask is True at real tokens."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(source, "source", positions_within(segments, source.shape[1]), keys[0])
         seen = Visible(query_segments=segments, key_segments=segments)
@@ -132,8 +132,7 @@ class EncoderDecoder(Model):
         memory_segments: Int[Array, "b s"] | None = None,
         segments: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """The decoder's states for all target positions at once; without a mask all the memory is
-        real."""
+        """The decoder's states at all target positions; without a mask all memory is real."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         x = self._embed(target, "target", positions_within(segments, target.shape[1]), keys[0])
         seen = Visible(query_segments=segments, key_segments=segments)
@@ -145,7 +144,7 @@ class EncoderDecoder(Model):
     def logits(
         self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
     ) -> Float[Array, "b t v"] | TokenScores:
-        """In float32, or of the labels what a loss needs."""
+        """float32 logits, or the labels' scores that a loss needs."""
         cfg = self.config
         head = self.target_embedding if cfg.tie_head else self.head
         if cfg.scale_output:
@@ -155,7 +154,7 @@ class EncoderDecoder(Model):
     def init_cache(
         self, source: Int[Array, "b s"], source_mask: Bool[Array, "b s"], length: int
     ) -> Cache:
-        """Encodes the source and makes room for `length` target positions.
+        """Encodes the source; returns a cache with room for `length` target positions.
 
         `index` counts the positions written; `layers` changes at each step; `memory` never does.
         """
@@ -171,9 +170,10 @@ class EncoderDecoder(Model):
         }
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next t target tokens, and the cache that holds them.
+        """Logits after each of the next t target tokens, and the cache with these tokens added.
 
-        A cache may say in `start` [b] how many places of each row are padding, before its tokens.
+        A cache may have `start` [b], the number of padding positions before each text's first
+        token.
         """
         index, memory, start = cache["index"], cache["memory"], cache.get("start")
         positions = index + jnp.arange(tokens.shape[1])[None]
@@ -194,7 +194,7 @@ class EncoderDecoder(Model):
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
+    """The arguments of a smallest call, for `init` and for shapes."""
     ids = jnp.zeros((1, 2), jnp.int32)
     return ids, ids == 0, ids
 

@@ -1,4 +1,4 @@
-"""Recurrent nets: a language model, or the classes of texts and tokens."""
+"""Recurrent nets as language models, and as classifiers of texts or tokens."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,16 +23,16 @@ Keys = tuple[Key[Array, ""] | None, ...]
 
 @dataclass(frozen=True)
 class RecurrentNetConfig(RecurrentConfig):
-    """A stack with an embedding and a head, which the task chooses."""
+    """Settings of a recurrent stack with an embedding and a head, which the task chooses."""
 
     embedding_width: int = 256
     vocab_size: int | None = None  # None: the tokenizer's
-    max_length: int = 1024  # tokens of a row; the recurrence itself has no limit
-    # next: tokens, a language model; classes: of a text; tokens: labels of each token; none: states
+    max_length: int = 1024  # the most tokens; the recurrence itself has no limit
+    # next: logits of the next token; classes: of a text; tokens: of each token; none: states
     head: str = "next"
-    labels: int = 2  # of classes and tokens; 1 class is a regression
-    pooling: str = "last"  # of classes: each direction's last state, or mean or max over the tokens
-    tie_head: bool = False  # of next: the output head is the embedding
+    labels: int = 2  # outputs of the heads classes and tokens; 1 class is a regression
+    pooling: str = "last"  # for classes: each direction's last state, or mean, max or cls of all
+    tie_head: bool = False  # for next: the output head is the embedding
 
     types: ClassVar[int] = 0  # texts of a pair have no vectors of their own
     HEADS: ClassVar = ("next", "classes", "tokens", "none")
@@ -48,7 +48,7 @@ class RecurrentNetConfig(RecurrentConfig):
 
 
 class _Net(Model):
-    """Tokens to states."""
+    """The part that all recurrent nets share: embedding, recurrent stack, output layer."""
 
     config: RecurrentNetConfig
 
@@ -63,7 +63,7 @@ class _Net(Model):
             self.classifier = nn.Dense(cfg.labels)
 
     def run(self, tokens, mask=None, states=None, fresh=None, keys: Keys = (None,) * 3):
-        """States [B, T, D], dropped out for the head, and the last states of each layer."""
+        """The states [B, T, D] after the head's dropout, and the last states of each layer."""
         cfg = self.config
         check_length(cfg, tokens.shape[1])
         x = dropout(self.embedding(tokens), cfg.dropout, keys[0])
@@ -72,9 +72,10 @@ class _Net(Model):
 
 
 class RecurrentDecoder(_Net):
-    """tokens -> logits of the next token, with the interface of `models.decoder`.
+    """Maps tokens to logits of the next token, with the interface of `models.decoder`.
 
-    `segments` number the documents that share a row: each begins with zero states; 0 is padding.
+    `segments` number the documents packed into one sequence: each begins with zero states; 0 is
+    padding.
     """
 
     def __call__(
@@ -84,24 +85,24 @@ class RecurrentDecoder(_Net):
         segments: Int[Array, "b t"] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """All positions at once; given labels, their scores in the logits' stead."""
+        """Logits after all positions at once; given labels, the labels' scores instead."""
         return self.logits(self._segmented(tokens, segments, keys_of(dropout_key))[0], labels)
 
     def logits(
         self, states: Float[Array, "b t d"], labels: Int[Array, "b t"] | None = None
     ) -> Float[Array, "b t v"] | TokenScores:
-        """In float32, or of the labels what a loss needs."""
+        """float32 logits, or the labels' scores that a loss needs."""
         head = self.embedding if self.config.tie_head else self.head
         return head.logits(states, labels)
 
     def init_cache(self, batch: int, length: int) -> Cache:
-        """States at a text's begin; the same size whatever the length."""
+        """The zero states before a text; their size does not depend on `length`."""
         return {"layers": self.encoder.zero_states(batch)}
 
     def prefill(
         self, tokens: Int[Array, "b t"], segments: Int[Array, "b t"] | None, length: int
     ) -> tuple[Float[Array, "b t v"], Cache]:
-        """The prompts in one pass: logits after each token, and the states to go on from."""
+        """The prompts in one pass: logits after each token, and the states to continue from."""
         x, states = self._segmented(tokens, segments, (None,) * 3)
         return self.logits(x), {"layers": states}
 
@@ -118,7 +119,7 @@ class RecurrentDecoder(_Net):
 
 
 class RecurrentEncoder(_Net):
-    """tokens -> states and the head's logits, with the interface of `models.encoder`."""
+    """Maps tokens to states and the head's logits, with the interface of `models.encoder`."""
 
     def __call__(
         self,
@@ -144,12 +145,12 @@ class RecurrentEncoder(_Net):
 
 
 def keys_of(dropout_key: Key[Array, ""] | None) -> Keys:
-    """For the embeddings, the layers and the head."""
+    """The dropout keys of embeddings, layers and head; all None without a key."""
     return (None,) * 3 if dropout_key is None else tuple(jax.random.split(dropout_key, 3))
 
 
 def build(config: RecurrentNetConfig) -> RecurrentDecoder | RecurrentEncoder:
-    """The module for the config's head."""
+    """The module that the config's head needs: a decoder for "next", else an encoder."""
     if config.head != "next":
         return RecurrentEncoder(config)
     if config.bidirectional:

@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder: by its last state alone (Sutskever 2014), or with attention."""
+"""The recurrent encoder-decoder, without attention (Sutskever 2014) or with it (Bahdanau 2015)."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True)
 class RecurrentSeq2SeqConfig(RecurrentConfig):
-    """Both stacks; `layers` and `width` are the decoder's, the width is also the embeddings'."""
+    """Settings of both stacks; `layers` is the decoder's, `width` also that of the embeddings."""
 
     vocab_size: int | None = None  # None: the tokenizer's
     source_vocab_size: int | None = None  # None: one vocabulary for both languages
@@ -33,10 +33,10 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
     encoder_layers: int = 1
     encoder_width: int = 128  # units of each direction
     encoder_bidirectional: bool = True
-    # none, or a score of `layers.alignment`; additive asks with the state before a step, and its
-    # context goes into the cell (Bahdanau 2015); the others ask with the state after it (Luong)
+    # none, or a score of `layers.alignment`; additive takes the state before a step as query, and
+    # its context goes into the cell (Bahdanau 2015); the others the state after it (Luong 2015)
     attention: str = "additive"
-    input_feeding: bool = False  # what the head read goes into the next step (Luong 2015, 3.3)
+    input_feeding: bool = False  # the head's input also enters the next step (Luong 2015, 3.3)
 
     def __post_init__(self):
         super().__post_init__()
@@ -60,7 +60,7 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
 
     @property
     def encoder(self) -> RecurrentConfig:
-        """The encoder stack's settings."""
+        """The settings of the encoder stack."""
         fields = {f: getattr(self, f) for f in RecurrentConfig.__dataclass_fields__}
         both = RecurrentConfig(**fields)
         return replace(
@@ -72,14 +72,14 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
 
     @property
     def context_width(self) -> int:
-        """Of what attention returns."""
+        """The width of the vector that attention returns; 0 without attention."""
         if self.attention == "none":
             return 0
         return self.width if self.attention == "scaled_dot" else self.encoder.out_width
 
 
 class RecurrentSeq2Seq(Model):
-    """source, target -> logits, with the interface of `models.encoder_decoder`.
+    """Maps source and target to logits, with the interface of `models.encoder_decoder`.
 
     The alignment of each target position is sown as `intermediates/weights` [b 1 t s].
     """
@@ -111,8 +111,8 @@ class RecurrentSeq2Seq(Model):
         dropout_key: Key[Array, ""] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits of the token after each target token, which starts with the start token; given
-        labels, their scores in the logits' stead."""
+        """Logits after each target token, the first of which is the start token; given labels, the
+        labels' scores instead."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         memory, layers = self.encode(source, source_mask, keys[0])
         return self._decode(target, layers, memory, keys[1], labels)[0]
@@ -123,9 +123,10 @@ class RecurrentSeq2Seq(Model):
         source_mask: Bool[Array, "b s"],
         dropout_key: Key[Array, ""] | None = None,
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """What attention reads, and what the decoder starts from.
+        """The memory that attention reads, and the decoder's first states.
 
-        Its states come from the last ones of the encoder's top layer (Bahdanau 2015, A.2.2).
+        The states are computed from the last ones of the encoder's top layer (Bahdanau 2015,
+        A.2.2).
         """
         cfg = self.config
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
@@ -153,12 +154,12 @@ class RecurrentSeq2Seq(Model):
         return {"layers": layers, "memory": memory}
 
     def step(self, tokens: Int[Array, "b t"], cache: Cache) -> tuple[Float[Array, "b t v"], Cache]:
-        """Logits after each of the next t target tokens, and the cache that follows."""
+        """Logits after each of the next t target tokens, and the cache after these tokens."""
         logits, layers = self._decode(tokens, cache["layers"], cache["memory"], None)
         return logits, {"layers": layers, "memory": cache["memory"]}
 
     def _decode(self, tokens, layers, memory, dropout_key, labels=None):
-        """Logits [B, T, V] or the labels' scores, and the decoder's states and last reading."""
+        """Logits [B, T, V] or the labels' scores, and the decoder's states after them."""
         cfg = self.config
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         x = dropout(self._embed(tokens, self.target_embedding), cfg.dropout, keys[0])
@@ -175,7 +176,10 @@ class RecurrentSeq2Seq(Model):
         return head.logits(read, labels), layers
 
     def _one_by_one(self, x, layers, memory, dropout_key):
-        """Where a step's input holds what an earlier step found."""
+        """Runs the decoder step by step, where a step's input depends on the step before.
+
+        Returns the head's inputs, the alignment, and the last states.
+        """
         cfg = self.config
 
         def body(module, carry, xs):
@@ -200,7 +204,7 @@ class RecurrentSeq2Seq(Model):
         return swap(read), swap(weights), layers
 
     def _read(self, states, memory, context=None):
-        """tanh(W [context; state]) (Luong 2015, eq. 5), which the head reads; the weights."""
+        """The head's input tanh(W [context; state]) (Luong 2015, eq. 5), and the weights."""
         weights = None
         if context is None and self.config.attention != "none":
             context, weights = self.alignment(states, memory)

@@ -25,33 +25,36 @@ OWN = {
     "norm_place": ("pre", "after"),
     "head": ("none", "classes"),
 }
-OUTER_EPSILON = 1e-5  # of the norms between the stages, whatever the layers' is
-COSINE_START, COSINE_MOST = 10.0, 100.0  # the scale of cosines (Liu 2022, section 3.2)
-LOG_HIDDEN, LOG_RANGE, LOG_GAIN = 512, 8.0, 16.0  # of window_bias = "log" (Liu 2022, section 3.3)
+OUTER_EPSILON = 1e-5  # epsilon of the norms between the stages, whatever the layers' is
+COSINE_START, COSINE_MOST = 10.0, 100.0  # first and greatest scale of cosines (Liu 2022, 3.2)
+LOG_HIDDEN, LOG_RANGE, LOG_GAIN = 512, 8.0, 16.0  # for window_bias = "log" (Liu 2022, section 3.3)
 
 
 @dataclass(frozen=True)
 class SwinConfig:
-    """The defaults are those of Swin-T; each later stage has half the side and twice the width."""
+    """Settings of Swin; the defaults are Swin-T's.
+
+    Each stage after the first has half the height and width, and twice the channels.
+    """
 
     image_size: tuple[int, int] = (224, 224)  # height, width
     patch_size: tuple[int, int] = (4, 4)
     channels: int = 3
-    width: int = 96  # of the first stage
+    width: int = 96  # channels of the first stage
     stages: tuple[int, ...] = (2, 2, 6, 2)  # layers; every second one's windows are shifted
-    stage_heads: tuple[int, ...] = (3, 6, 12, 24)  # of each stage
+    stage_heads: tuple[int, ...] = (3, 6, 12, 24)  # attention heads of each stage
     window: int = 7  # patches on a side of the square in which all attend to all
-    feed_forward_ratio: float = 4.0  # hidden units for one of the width
+    feed_forward_ratio: float = 4.0  # hidden units divided by the width
     activation: str = "gelu"
     positions: str = "none"  # learned: a vector is added to each patch before the first layer
-    window_bias: str = "table"  # an entry a distance, or a small net of logarithmic ones (Swin v2)
+    window_bias: str = "table"  # a parameter a distance; log: a small net of its log (Swin v2)
     cosine_attention: bool = False  # scores are scaled cosines (Swin v2)
     norm_place: str = "pre"  # after: behind the sub-layer, before the residual is added (Swin v2)
     norm_epsilon: float = 1e-5
     qkv_bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    drop_path: float = 0.1  # of the last layer; from 0 in the first it grows by equal steps
+    drop_path: float = 0.1  # the last layer's rate; it grows by equal steps from 0 in the first
     head: str = "classes"
     classes: int = 1000
     kernel_init: str = "normal"
@@ -86,24 +89,24 @@ class SwinConfig:
 
     @cached_property
     def grids(self) -> list[tuple[int, int]]:
-        """Rows and columns of each stage."""
+        """The (rows, columns) of positions in each stage."""
         found = [patch_grid(self.image_size, self.patch_size)]
-        for _ in self.stages[1:]:  # four neighbours become one place; odd ones are filled up
+        for _ in self.stages[1:]:  # 2 x 2 positions become one; odd sides are padded
             found.append((-(-found[-1][0] // 2), -(-found[-1][1] // 2)))
         return found
 
     @property
     def features(self) -> int:
-        """Width of the features."""
+        """The width of the feature vector of an image."""
         return self.width << (len(self.stages) - 1)
 
     @property
     def layers(self) -> int:
-        """Of all stages."""
+        """The number of layers in all stages together."""
         return sum(self.stages)
 
     def stage(self, number: int) -> StackConfig:
-        """The settings of a stage's layers."""
+        """The settings of the layers in the stage with this number, from 0."""
         width, heads = self.width << number, self.stage_heads[number]
         return StackConfig(
             layers=self.layers,
@@ -125,7 +128,7 @@ class SwinConfig:
 
 
 class WindowAttention(Attention):
-    """Attention within windows, with a bias by where a key lies from a query (Liu 2021, eq. 4)."""
+    """Attention within windows, with a bias for each query-key distance (Liu 2021, eq. 4)."""
 
     window: int = 7
     bias: str = "table"
@@ -145,7 +148,7 @@ class WindowAttention(Attention):
             self.scale = self.param("cosine_scale", init, (heads,))
 
     def biases(self) -> Float[Array, "1 n t t"]:
-        """What is added to the scores, of each query to each key of a window, row by row."""
+        """The scores' biases [1, heads, queries, keys]; positions of a window go row by row."""
         apart, index = _distances(self.window)
         table = self.table if self.bias == "table" else self._by_logarithm(apart)
         return jnp.moveaxis(table[index], -1, 0)[None]
@@ -174,8 +177,11 @@ def _unit(x):
 
 
 def _distances(window: int) -> tuple[Int[np.ndarray, "d 2"], Int[np.ndarray, "t t"]]:
-    """All distances (down, across) within a window, row by row from the smallest, and which of
-    them lies between each query and each key."""
+    """All distances (down, across) within a window, from the smallest, and the index among them of
+    the distance between each query and each key.
+
+    A window of 2 x 2 has 9 distances, (-1, -1) to (1, 1).
+    """
     places = np.indices((window, window)).reshape(2, -1)
     down, across = places[:, :, None] - places[:, None, :] + window - 1
     side = 2 * window - 1
@@ -212,8 +218,11 @@ class Layer(nn.Module):
         return x + drop_path(dropout(out, self.config.dropout, key), self.drop_rate, key)
 
     def _attend(self, x, key):
-        """Windows of places that are filled up with zeros to whole windows, and shifted by half a
-        window: what the shift brings together from opposite edges does not see each other."""
+        """Attention within windows, which may be shifted by half a window.
+
+        The image is padded with zeros to whole windows. Positions that the shift brings together
+        from opposite edges do not attend to each other.
+        """
         b, h, w, d = x.shape
         side = self.config.window
         shift = side // 2 if self.shifted and min(h, w) > side else 0
@@ -232,7 +241,10 @@ class Layer(nn.Module):
 
 
 def _regions(rows: int, columns: int, side: int, shift: int) -> Int[np.ndarray, "n t"]:
-    """From which part of the image each place of each window came (Liu 2021, figure 4)."""
+    """From which part of the image each position of each window came (Liu 2021, figure 4).
+
+    Positions attend to each other only within one region; regions are numbered from 1.
+    """
 
     def along(windows):
         place = np.arange(windows * side)
@@ -244,9 +256,10 @@ def _regions(rows: int, columns: int, side: int, shift: int) -> Int[np.ndarray, 
 
 
 class Swin(Model):
-    """images -> states of the last stage's places, their mean, and logits of classes.
+    """Maps images to states of the last stage's positions, their mean, and logits of classes.
 
-    Its cost grows as the number of patches, since a window is of one size in each stage.
+    Its cost grows in proportion to the number of patches, since windows have one size in all
+    stages.
     """
 
     config: SwinConfig
@@ -281,7 +294,7 @@ class Swin(Model):
     ) -> dict[str, Float[Array, "b ..."]]:
         """`hidden` [b t d] of the last stage, `features` [b d], with a head `logits` [b classes].
 
-        `rows`, the real ones, change nothing here: no image sees another.
+        `rows`, which marks real images, changes nothing here: no image sees another.
         """
         cfg = self.config
         if self.is_initializing():  # shapes are the config's, whatever the example
@@ -313,8 +326,11 @@ class Swin(Model):
 
 
 def _neighbours(x: Float[Array, "b h w d"]) -> Float[Array, "b i j e"]:
-    """Squares of four places side by side in one (Liu 2021, section 3.1): of each column the upper
-    one, then the lower one. What is odd is filled up with zeros."""
+    """Joins each 2 x 2 positions into one of four times the width (Liu 2021, section 3.1).
+
+    The order is by columns: of each column the upper position, then the lower one. Odd sides are
+    padded with zeros.
+    """
     x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
     b, h, w, d = x.shape
     squares = x.reshape(b, h // 2, 2, w // 2, 2, d).transpose(0, 1, 3, 4, 2, 5)
@@ -322,8 +338,11 @@ def _neighbours(x: Float[Array, "b h w d"]) -> Float[Array, "b i j e"]:
 
 
 def training_flops(config: SwinConfig, length: int | None = None) -> float:
-    """FLOPs of a training step for each patch of an image: three times the forward pass of its
-    products, the scores within windows included (Liu 2021, eq. 2). `length` is not read."""
+    """FLOPs of a training step for each patch of an image; `length` is ignored.
+
+    Three times the forward pass of its products, the scores within windows included (Liu 2021, eq.
+    2).
+    """
     grids = config.grids
     total = grids[0][0] * grids[0][1] * config.width * np.prod(config.patch_size) * config.channels
     for number, (layers, grid) in enumerate(zip(config.stages, grids, strict=True)):

@@ -23,7 +23,7 @@ IMAGE_KINDS = ("vision", "cnn")
 
 @dataclass(frozen=True)
 class TwoTowersConfig:
-    """Two towers; the defaults are those of CLIP ViT-B/32."""
+    """Settings of the two towers; the defaults are those of CLIP ViT-B/32."""
 
     image: VisionConfig = VisionConfig(
         image_size=(224, 224),
@@ -48,13 +48,13 @@ class TwoTowersConfig:
         dropout=0.0,
     )
     projection: int | None = 512  # width of the common space; None: an image's features as they are
-    text_bias: bool = False  # of the text's projection
-    # A text is the state at its first end token, at the first of its highest ids, or its last state
+    text_bias: bool = False  # whether the text's projection has a bias
+    # A text's vector: the state at its first end token, at its highest id (the first), or the last
     text_pool: str = "eos"
-    eos_id: int = 1  # the tokenizer's
-    scale: float = START  # the logarithm of the temperature's inverse, at the start
+    eos_id: int = 1  # the tokenizer's end token
+    scale: float = START  # the initial logarithm of the logits' scale, the inverse temperature
     largest_scale: float = 100.0  # 0: no bound
-    bias: float | None = None  # of the logits, at the start; None: they have none
+    bias: float | None = None  # the initial bias of the logits; None: they have none
     image_kind: str = "vision"  # or cnn: the image tower's settings are then `cnn`, not `image`
     cnn: CNNConfig = CNNConfig(  # CLIP's RN50, which needs projection = None
         block="bottleneck",
@@ -75,7 +75,7 @@ class TwoTowersConfig:
 
     @property
     def tower(self) -> VisionConfig | CNNConfig:
-        """Settings of the image tower."""
+        """The settings of the image tower, whichever kind it is."""
         return self.image if self.image_kind == "vision" else self.cnn
 
     @property
@@ -84,25 +84,25 @@ class TwoTowersConfig:
 
     @property
     def dtype(self) -> str:
-        """Of the text tower's computation."""
+        """The type in which the text tower computes."""
         return self.text.dtype
 
     @property
     def max_length(self) -> int:
-        """Of a text, in tokens, with its start and end."""
+        """The most tokens of a text, with its start and end tokens."""
         return self.text.max_length
 
     @property
     def common_width(self) -> int:
-        """Of the vectors."""
+        """The width of the vectors in the common space."""
         own = self.image.width if self.image_kind == "vision" else self.cnn.features
         return own if self.projection is None else self.projection
 
 
 class TwoTowers(Model):
-    """Vectors of length 1 of images and of texts; pairs lie close together.
+    """Maps images and texts to vectors of length 1, close together where image and text match.
 
-    A text tower whose mask is "prefix" reads both ways.
+    A text tower whose mask is "prefix" reads in both directions.
     """
 
     config: TwoTowersConfig
@@ -127,8 +127,10 @@ class TwoTowers(Model):
         seen: Bool[Array, "m t"] | None = None,
         rows: Bool[Array, "n"] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`. Images that are not
-        real `rows` enter no running statistic."""
+        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`.
+
+        Images where `rows` is False are padding, and enter no running statistics.
+        """
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         vectors = {
             "image": self.encode_images(images, keys[0], rows),
@@ -137,7 +139,7 @@ class TwoTowers(Model):
         return vectors | self.temperature()
 
     def temperature(self) -> dict[str, Float[Array, ""]]:
-        """`scale` and `bias`: logits are scale * image . text + bias."""
+        """`scale` and `bias` of the logits, which are scale * image . text + bias."""
         cfg = self.config
         bias = jnp.zeros(()) if cfg.bias is None else self.bias
         return {"scale": scale_of(self.scale, cfg.largest_scale), "bias": bias}
@@ -148,7 +150,7 @@ class TwoTowers(Model):
         dropout_key: Key[Array, ""] | None = None,
         rows: Bool[Array, "n"] | None = None,
     ) -> Float[Array, "n d"]:
-        """float32 vectors of length 1."""
+        """The float32 vectors of the images, of length 1."""
         features = self.image(images, dropout_key=dropout_key, rows=rows)["features"]
         if self.config.projection is not None:
             features = self.image_projection(features)
@@ -160,10 +162,10 @@ class TwoTowers(Model):
         dropout_key: Key[Array, ""] | None = None,
         seen: Bool[Array, "m t"] | None = None,
     ) -> Float[Array, "m d"]:
-        """The same of texts between their start and end tokens, with any padding behind.
+        """The float32 vectors of texts with start and end tokens, of length 1.
 
-        Padding after the end is not read where the tower is causal; one that reads both ways sees
-        it, as it was trained, unless `seen` hides it.
+        A causal tower never reads padding after the end; one that reads in both directions does, as
+        it was trained, unless `seen` hides it.
         """
         cfg = self.config
         both = jnp.ones(tokens.shape, bool) if cfg.text.mask == "prefix" else None
@@ -177,12 +179,12 @@ class TwoTowers(Model):
 
 
 def _labelled(tower: VisionConfig | DecoderConfig, label: str) -> VisionConfig | DecoderConfig:
-    """The tower with experts that say of what they tell which tower it is of (Mustafa 2022)."""
+    """The tower with its experts labelled, so that their statistics name it (Mustafa 2022)."""
     return replace(tower, experts=replace(tower.experts, label=tower.experts.label or label))
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """Arguments of a smallest call, for `init` and for shapes."""
+    """The arguments of a smallest call, for `init` and for shapes."""
     return (jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 2), jnp.int32))
 
 

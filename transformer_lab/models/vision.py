@@ -29,7 +29,7 @@ OWN = {
 
 @dataclass(frozen=True)
 class VisionConfig(StackConfig):
-    """A stack over patches and one or two tokens before them; the defaults are ViT-B/16's."""
+    """Settings of a stack over patches and the tokens before them; the defaults are ViT-B/16's."""
 
     layers: int = 12
     width: int = 768
@@ -43,9 +43,9 @@ class VisionConfig(StackConfig):
     patch_size: tuple[int, int] = (16, 16)
     channels: int = 3
     patch_bias: bool = True
-    embedding_norm: bool = False  # before the first layer, as in CLIP
+    embedding_norm: bool = False  # a norm before the first layer, as in CLIP
     pooling: str = "class"  # a token of its own | mean of the patches | attention (Zhai 2022)
-    # A second token before the patches (Touvron 2021); heads: which has a classifier of its own
+    # token: a second token before the patches (Touvron 2021); heads: with its own classifier
     distillation: str = "none"
     pre_logits: int = 0  # width of a layer after pooling; 0: none
     pre_logits_activation: str = "tanh"
@@ -73,22 +73,22 @@ class VisionConfig(StackConfig):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """The number of rows and columns of patches."""
         return patch_grid(self.image_size, self.patch_size)
 
     @property
     def extra(self) -> int:
-        """Tokens before the patches."""
+        """The number of tokens before the patches."""
         return (self.pooling == "class") + (self.distillation != "none")
 
     @property
     def tokens(self) -> int:
-        """The sequence's length."""
+        """The length of the sequence: patches and the tokens before them."""
         return self.extra + self.grid[0] * self.grid[1]
 
 
 class Vision(Model):
-    """images -> states of tokens and patches, their pooled features, and logits of classes."""
+    """Maps images to states of tokens and patches, pooled features, and logits of classes."""
 
     config: VisionConfig
 
@@ -121,8 +121,8 @@ class Vision(Model):
 
         Images of another size are read with resized positions. With distillation heads there are
         `distilled` logits too, and without a dropout key, in evaluation, `logits` are the mean of
-        both heads (Touvron 2021, section 4). `rows`, the real ones, change nothing here: no image
-        sees another.
+        both heads (Touvron 2021, section 4). `rows`, which marks real images, changes nothing here:
+        no image sees another.
         """
         cfg = self.config
         if self.is_initializing():  # shapes are the config's, whatever the example
@@ -162,7 +162,10 @@ class Vision(Model):
         return self.encoder(x, dropout_key=keys[1], added=added)
 
     def _vectors(self, grid):
-        """What is added for the places of a grid, nothing to the tokens before it if sincos2d."""
+        """The position vectors [1, t, d] of a grid of patches; None if there are none.
+
+        With sincos2d, the tokens before the patches get zeros.
+        """
         cfg = self.config
         if cfg.positions == "sincos2d":
             vectors = grid_sinusoids(grid, cfg.width).astype(cfg.compute_dtype)
@@ -174,7 +177,7 @@ class Vision(Model):
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """Arguments for `init`, which takes the shapes from the config."""
+    """The arguments of `init`, which takes the image's size from the config."""
     return (jnp.zeros((1, 1, 1, 1)),)
 
 

@@ -18,14 +18,14 @@ from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 
-REACH = 3  # frames that one step of a convolution sees
+REACH = 3  # the convolutions' width in frames
 
 
 @dataclass(frozen=True)
 class WhisperConfig(EncoderDecoderConfig):
-    """Both stacks and the windows of audio; the defaults are those of the smallest model.
+    """Settings of both stacks and of the audio; the defaults are those of the smallest model.
 
-    A window always has as many frames, with silence behind the audio, and is read as a whole.
+    Windows of audio have a fixed number of frames, padded with silence, and are read as a whole.
     """
 
     layers: int = 4
@@ -41,7 +41,7 @@ class WhisperConfig(EncoderDecoderConfig):
     dropout: float = 0.0
     embedding_scale: bool = False
     bins: int = 80  # bands of a frame's spectrum
-    frames: int = 3000  # of a window, 100 a second; the encoder has a state for every two
+    frames: int = 3000  # frames of a window, 100 a second; the encoder has a state for every two
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,15 +58,15 @@ class WhisperConfig(EncoderDecoderConfig):
 
     @property
     def states(self) -> int:
-        """The encoder's positions."""
+        """The number of the encoder's states: half the frames."""
         return self.frames // 2
 
 
 class Whisper(EncoderDecoder):
-    """features, target -> logits: two convolutions, the second in steps of 2, before the encoder.
+    """Maps audio features and the target to logits: two convolutions before encoder and decoder.
 
-    Dropout is on when a call is given a dropout key. The positions of the encoder are a parameter
-    that starts as sinusoids and is not trained.
+    The second convolution has stride 2. The encoder's position vectors are parameters that start as
+    sinusoids and are not trained. A call with a dropout key uses dropout.
     """
 
     config: WhisperConfig
@@ -86,8 +86,10 @@ class Whisper(EncoderDecoder):
         dropout_key: Key[Array, ""] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits of the token after each target token; given labels, their scores in the logits'
-        stead. The features are those of `ops.spectrograms.log_mel`."""
+        """Logits after each target token; given labels, the labels' scores instead.
+
+        The features are those of `ops.spectrograms.log_mel`.
+        """
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         memory = self.encode(features, keys[0])
         return self.logits(self.decode(target, memory, None, keys[1]), labels)
@@ -95,7 +97,7 @@ class Whisper(EncoderDecoder):
     def encode(
         self, features: Float[Array, "b f m"], dropout_key: Key[Array, ""] | None = None
     ) -> Float[Array, "b s d"]:
-        """The encoder's states, one for every two frames."""
+        """The encoder's states of the windows, one for every two frames."""
         cfg = self.config
         if self.is_initializing():  # shapes are the config's, whatever the example
             features = jnp.zeros((len(features), cfg.frames, cfg.bins))
@@ -112,7 +114,7 @@ class Whisper(EncoderDecoder):
         return self.encoder(dropout(x, cfg.dropout, keys[0]), dropout_key=keys[1])
 
     def init_cache(self, features: Float[Array, "b f m"], length: int) -> Cache:
-        """Encodes the windows, and makes room for `length` target positions."""
+        """Encodes the windows; returns a cache with room for `length` target positions."""
         check_length(self.config, length)
         return self._cache(self.encode(features), None, length)
 
@@ -126,10 +128,10 @@ def _sinusoids(key: Any, shape: tuple[int, int]) -> Float[Array, "s d"]:
 
 
 def training_flops(config: WhisperConfig, length: int | None = None) -> int:
-    """FLOPs a token of text, forward and backward, of rows of `length` tokens and a window each.
+    """FLOPs a token of text, forward and backward, for texts of `length` tokens and a window each.
 
-    6 for each parameter and position that it multiplies, and 12 for each pair of positions and
-    entry of a head that attention compares (see `models.decoder`).
+    6 for each parameter that multiplies a position, and 12 for each query, key and entry of a head
+    that attention compares (see `models.decoder`).
     """
     tokens, decoder = length or config.max_length, config.decoder
     pair = lambda stack: 12 * stack.layers * stack.heads * stack.head_dim  # noqa: E731
@@ -145,7 +147,7 @@ def training_flops(config: WhisperConfig, length: int | None = None) -> int:
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """Arguments for `init`, which takes the window's shape from the config."""
+    """The arguments of `init`, which takes the window's size from the config."""
     return jnp.zeros((1, 1, 1)), jnp.zeros((1, 2), jnp.int32)
 
 

@@ -1,4 +1,4 @@
-"""A vector for each word, and one for each word as a neighbour (Mikolov 2013)."""
+"""Word vectors (Mikolov 2013): one vector for each word, and one for it as a neighbour."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from transformer_lab.models.base import Model
 
 @dataclass(frozen=True)
 class WordVectorsConfig:
-    """Both tables have vocab_size x width numbers."""
+    """Settings of the two tables, each of vocab_size x width numbers."""
 
     width: int = 100
     vocab_size: int | None = None  # None: the tokenizer's
@@ -23,7 +23,7 @@ class WordVectorsConfig:
 
 
 class WordVectors(Model):
-    """Scores of output words beside the mean of input words: no more than dot products."""
+    """Scores output words by their dot products with the mean of the input words' vectors."""
 
     config: WordVectorsConfig
 
@@ -31,9 +31,12 @@ class WordVectors(Model):
     def __call__(
         self, inputs: Int[Array, "b i"], mask: Bool[Array, "b i"], outputs: Int[Array, "b o k"]
     ) -> Float[Array, "b o k"]:
-        """Logits; the inputs under the mask count. The vectors to use are those of `embedding`."""
+        """The logits of the output words; only inputs under the mask count.
+
+        The vectors to use afterwards are those of `embedding`.
+        """
         size, width = self.config.vocab_size, self.config.width
-        # As in the authors' program: small inputs, and outputs that say nothing yet.
+        # As in the authors' program: small random inputs, and zeros as outputs.
         small = lambda key, shape, dtype: jax.random.uniform(  # noqa: E731
             key, shape, dtype, -0.5 / width, 0.5 / width
         )
@@ -49,5 +52,5 @@ build = WordVectors
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """The arguments of a smallest call."""
+    """The arguments of a smallest call, for `init` and for shapes."""
     return jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool), jnp.zeros((1, 1, 1), jnp.int32)

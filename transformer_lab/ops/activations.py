@@ -1,4 +1,4 @@
-"""Feed-forward non-linearities by their field names."""
+"""The feed-forward non-linearities under the names by which papers and configs call them."""
 
 from collections.abc import Callable
 

@@ -26,10 +26,14 @@ def attend(
     dropout_rate: float = 0.0,
     dropout_key: Key[Array, ""] | None = None,
 ) -> tuple[Float[Array, "b n t h"], Float[Array, "b n t s"]]:
-    """softmax(q k^T * scale + bias) v, and the weights; grouped queries when N is a multiple of K.
+    """Scaled dot-product attention: softmax(q k^T * scale + bias) v, and the softmax's weights.
 
     The mask is True where a query may attend; a query that may attend to nothing gets zeros. The
-    scale is 1 / sqrt(H) unless given. Scores and softmax are float32 whatever the inputs are.
+    scale is 1 / sqrt(H) unless given. Scores and softmax are float32 whatever the inputs are. With
+    fewer key heads than query heads (K divides N) each key head serves N / K query heads.
+
+    For example, two keys with scores 0 and ln 3 get the weights 1/4 and 3/4; with the second key
+    masked out, they get 1 and 0.
     """
     b, n, t, h = query.shape
     k, s = key.shape[1], key.shape[2]
@@ -43,7 +47,7 @@ def attend(
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1)
     if mask is not None:
-        # A masked weight is 0 already, but for rows without any key: there softmax is uniform.
+        # A masked weight is 0 already, except in a query without any key, where softmax is uniform.
         weights = jnp.where(mask, weights, 0.0)
     dropped = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
     out = jnp.einsum("bkts,bksh->bkth", dropped.reshape(b, k, n // k * t, s), value)
@@ -51,7 +55,8 @@ def attend(
 
 
 def local_holds(query: Any, key: Any, seen: Visible) -> bool:
-    """Whether a window is short beside the row, and `local_attend` can do with what is said."""
+    """Whether `local_attend` can compute this: a window of at most half of the length, as many
+    queries as keys, and no restriction by a prefix or a mask."""
     plain = query.shape[2] == key.shape[2] and seen.prefix is None and seen.mask is None
     return plain and 0 < 2 * seen.window <= query.shape[2]
 
@@ -76,13 +81,13 @@ def local_attend(
     sides = range(2 if seen.causal else 3)  # the block before, the own, the one after
 
     def split(x, axis):
-        """Whole blocks: the axis becomes two."""
+        """Cuts an axis of length T into two, [blocks, window], after padding it to whole blocks."""
         room = [(0, 0)] * x.ndim
         room[axis] = (0, blocks * window - t)
         return jnp.pad(x, room).reshape(*x.shape[:axis], blocks, window, *x.shape[axis + 1 :])
 
     def around(x, axis):
-        """A block's keys with those of its neighbours; zeros, or False, where there is none."""
+        """Each block joined with its neighbouring blocks; zeros, or False, at the ends."""
         room = [(0, 0)] * (x.ndim + 1)
         room[axis] = (1, 1)
         padded = jnp.pad(split(x, axis), room)
@@ -90,7 +95,7 @@ def local_attend(
         return jnp.concatenate(parts, axis=axis + 1)
 
     def fold(x):
-        """[B, N, blocks, ...] -> [B * blocks, N, ...]."""
+        """Makes each block an example of its own: [B, N, blocks, ...] -> [B * blocks, N, ...]."""
         return jnp.moveaxis(x, 2, 1).reshape(-1, x.shape[1], *x.shape[3:])
 
     real = jnp.ones((b, t), bool) if seen.keys is None else seen.keys
@@ -117,7 +122,10 @@ def fused_attend(
     bias: Float[Array, "#b #n #t s"] | None = None,
     implementation: str = "xla",
 ) -> Float[Array, "b n t h"]:
-    """The same through `jax.nn.dot_product_attention`, "xla" or "cudnn": no weights, no dropout."""
+    """Attention by `jax.nn.dot_product_attention`, with its "xla" or "cudnn" implementation.
+
+    It takes what `attend` takes, except dropout, and returns no weights.
+    """
     swap = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731
     b, t, s = len(query), query.shape[2], key.shape[2]
     mask, options = None, {}
@@ -137,5 +145,5 @@ def fused_attend(
     )
     if mask is None:
         return swap(out)
-    # For a query without any key it gives the mean of the values.
+    # For a query without any key the library returns the mean of the values: make it zeros.
     return jnp.where(mask.any(axis=-1, keepdims=True), swap(out), jnp.zeros((), out.dtype))

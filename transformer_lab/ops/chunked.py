@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_lab.ops.visibility import ALL, Visible
 
-NOTHING = -1e30  # in a maximum's place where a query has seen no key
+NOTHING = -1e30  # the greatest score of a query that has seen no key yet
 Carry = tuple[Float[Array, "b k g t h"], Float[Array, "b k g t"], Float[Array, "b k g t"]]
 Pairs = Int[Array, "p 2"] | Int[np.ndarray, "p 2"]
 
@@ -30,7 +30,8 @@ def chunked_attend(
     scale: float | None = None,
     block: int = 512,
 ) -> Float[Array, "b n t h"]:
-    """`attend` without its weights: memory grows with T + S, time with the pairs of blocks seen.
+    """`attend` without its weights: memory grows with T + S, time with the number of pairs of
+    blocks that the mask does not hide.
 
     Scores, softmax and sums are float32; a query that may attend to nothing gets zeros.
     """
@@ -85,35 +86,37 @@ _chunked.defvjp(_forward, _backward)
 
 
 def repeat(count: Any, step: Callable[[Array, Any], Any], carry: Any) -> Any:
-    """`fori_loop` from 0 that is never a scan.
+    """Runs carry = step(i, carry) for i = 0 .. count - 1, like `fori_loop`, but never as a scan.
 
-    Of a scan that is recomputed on the way back JAX computes beforehand, for all turns at once,
-    what does not depend on the inputs: all blocks of a mask.
+    When a scan is recomputed in the backward pass, JAX evaluates what does not depend on the inputs
+    for all turns beforehand, and would hold all blocks of the mask at once.
     """
     turn = lambda state: (state[0] + 1, step(*state))  # noqa: E731
     return jax.lax.while_loop(lambda state: state[0] < count, turn, (jnp.int32(0), carry))[1]
 
 
 def start(query: Float[Array, "b k g t h"]) -> Carry:
-    """Sums, maxima and totals of queries that have seen no key yet."""
+    """The state of queries that have seen no key: weighted sums of values [B, K, G, T, H], the
+    greatest scores so far and the sums of exponentials [B, K, G, T]."""
     flat = jnp.zeros(query.shape[:-1], jnp.float32)
     return jnp.zeros(query.shape, jnp.float32), flat + NOTHING, flat
 
 
 def finish(carry: Carry, dtype: Any) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The outputs, and the logarithm of each query's sum of exponentials."""
+    """The outputs [B, K, G, T, H] in `dtype`, and the logsumexp of each query's scores."""
     sums, top, total = carry
     safe = jnp.where(total > 0, total, 1.0)
     return (sums / safe[..., None]).astype(dtype), top + jnp.log(safe)
 
 
 def row_products(gradient: Float[Array, "*b t h"], out: Float[Array, "*b t h"]):
-    """What the softmax's gradient subtracts from each row: the product of gradient and output."""
+    """For each query the dot product of output and gradient, which softmax's gradient subtracts."""
     return (gradient.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1)
 
 
 def _pair(sizes, pair, query, key, value, visible, places):
-    """Starts of a pair of blocks, the blocks, and the scores, NOTHING where hidden."""
+    """Where a pair of blocks begins, its queries, keys and values, and its scores: 2 * NOTHING
+    where hidden, so that even before the first key they weigh exp(-1e30) = 0."""
     rows, columns = sizes
     i, j = pair[0] * rows, pair[1] * columns
     at = partial(jax.lax.dynamic_slice_in_dim, start_index=i, slice_size=rows)
@@ -139,7 +142,11 @@ def fold(
     pairs: Pairs,
     count: Any = None,
 ) -> Carry:
-    """Adds what the queries find among these keys, at the first `count` pairs of blocks, or all."""
+    """Adds to the state what queries find in these keys, at the first `count` pairs (None: all).
+
+    The running softmax (Dao 2022, algorithm 1): with the new maximum m' = max(m, max scores), old
+    sums are scaled by exp(m - m') before the block's exp(scores - m') are added.
+    """
     pairs = jnp.asarray(pairs)
     places = tuple(map(jnp.asarray, places))
 
@@ -172,7 +179,11 @@ def unfold(
     pairs: Pairs,
     count: Any = None,
 ) -> tuple[Array, Array, Array]:
-    """Adds these pairs' part of the gradients of query, key and value (Dao 2022, algorithm 4)."""
+    """Adds these pairs' part of the gradients of query, key and value (Dao 2022, algorithm 4).
+
+    The weights are computed again as P = exp(scores - logsumexp). With dP = dO V^T and `inner`, the
+    products of O and dO, the gradient of the scores is P * (dP - inner).
+    """
     pairs = jnp.asarray(pairs)
     places = tuple(map(jnp.asarray, places))
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)

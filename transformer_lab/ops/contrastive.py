@@ -1,7 +1,7 @@
-"""Losses that tell each image's own text from the others' of the batch, as (sum, weight) pairs.
+"""Contrastive losses tell an image's own text from the batch's others; (sum, weight) pairs.
 
-`images` and `texts` are vectors of length 1, row i of one belonging to row i of the other. A row
-whose mask is False is padding: it adds no loss and is nobody's negative.
+`images` [N, D] and `texts` [N, D] are vectors of length 1; row i of one belongs to row i of the
+other. A row whose mask is False is padding: it adds no loss and is nobody's negative.
 """
 
 import math
@@ -14,15 +14,15 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_lab.ops.losses import Pair, masked_sum
 
-START = math.log(1 / 0.07)  # of the log of the scale (Radford 2021, section 2.5)
+START = math.log(1 / 0.07)  # the initial log of the scale (Radford 2021, section 2.5)
 FAR = -1e30  # a finite -infinity: differences of two of them are no NaN
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def scale_of(raw: Float[Array, ""], largest: float) -> Float[Array, ""]:
-    """exp(raw), at most `largest` (0: without a bound).
+    """The factor exp(raw) by which cosines are multiplied, at most `largest` (0: no bound).
 
-    Beyond the bound the gradient still lowers raw, and never raises it.
+    Beyond the bound the gradient may still lower raw, but never raise it.
     """
     return jnp.exp(jnp.minimum(raw, math.log(largest)) if largest else raw)
 
@@ -62,7 +62,8 @@ def sigmoid_loss(
     bias: Float[Array, ""],
     mask: Bool[Array, "n"],
 ) -> Pair:
-    """Each of the n x n pairs by itself: is it a pair (Zhai 2023, equation 1)? Weight n."""
+    """The loss of deciding for each of the N x N combinations by itself whether image and text
+    belong together (Zhai 2023, equation 1): sum of softplus(-sign * logit), and N as its weight."""
     logits = scale * images @ texts.T + bias
     signs = 2.0 * jnp.eye(len(logits)) - 1.0
     nats = jnp.where(mask[None], jax.nn.softplus(-signs * logits), 0.0).sum(axis=1)
@@ -76,15 +77,16 @@ def chunked_softmax_loss(
     mask: Bool[Array, "n"],
     axes: tuple[str, ...] = ("data", "fsdp"),
 ) -> Pair:
-    """`softmax_loss` over the mesh of the context: no device holds more than a block of n / devices
-    squared logits, forward or backward.
+    """`softmax_loss` on a mesh, without the whole N x N logits on any device.
 
-    The texts travel round the ring of devices with the sums of their columns, and are home again
-    after as many steps. The rows must be a multiple of the devices along `axes`.
+    Each device computes one block of (N / devices) x (N / devices) logits at a time, forward and
+    backward. The texts travel round the ring of devices together with the sums of their columns,
+    and are home again after as many steps. N must be a multiple of the devices along `axes`.
     """
 
     def block(images, scale, mask, own, state):
-        """One block of logits: adds to the rows' sums here and to the columns' that travel."""
+        """One block of logits: added to the images' sums, which stay, and the texts', which
+        move."""
         texts, seen, columns, rows = state
         logits = scale * images @ texts.T
         more = jax.nn.logsumexp(jnp.where(seen[None], logits, FAR), axis=1)

@@ -5,17 +5,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 _STEPS = 1 << 16
-_PATH = 0xD209  # folded into keys: the draws of paths are none of the elements'
+_PATH = 0xD209  # folded into the key, so that drop_path and dropout draw different numbers from it
 
 
 def dropout(
     x: Float[Array, "*shape"], rate: float, key: Key[Array, ""] | None
 ) -> Float[Array, "*shape"]:
-    """x with each element zeroed with probability `rate`, the rest scaled up; x itself without key.
+    """Zeroes each element with probability `rate` and scales the rest up; without a key returns x.
 
-    Each 32-bit random word decides two elements, so the rate is a multiple of 1/65536: half the
-    cost of one word an element, and an error below 8e-6, which the scale takes into account. The
-    result depends on the key and the shape alone, not on how x is laid over devices.
+    Each 32-bit random word decides two elements, so the rate is rounded to a multiple of 1/65536:
+    half the cost of a word for each element, and an error below 8e-6, which the scale takes into
+    account. The result depends on the key and the shape alone, not on how x is laid over devices.
+
+    dropout(ones, 0.25, key) has about a quarter of zeros; its other elements are 1 / 0.75 = 1.333.
     """
     threshold = round(rate * _STEPS)
     if key is None or threshold == 0:
@@ -32,8 +34,8 @@ def dropout(
 def drop_path(
     x: Float[Array, "b *shape"], rate: float | Float[Array, ""], key: Key[Array, ""] | None
 ) -> Float[Array, "b *shape"]:
-    """x without a share `rate` of its rows, the others scaled up (Huang 2016); x itself without
-    key."""
+    """Stochastic depth (Huang 2016): zeroes whole examples of x with probability `rate` and scales
+    the rest up; without a key returns x."""
     if key is None:
         return x
     shape = (len(x), *(1,) * (x.ndim - 1))

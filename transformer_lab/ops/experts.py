@@ -1,8 +1,9 @@
-"""Mixtures of experts: which tokens go to which experts, and what the experts make of them.
+"""Mixtures of experts: which tokens go to which experts, and what the experts compute from them.
 
-Letters: B rows, T tokens of a row, E experts, K experts a token, C places of an expert, D width, F
-hidden units. A row is a group of its own: its tokens compete for an expert's places among
-themselves, so that neither the batch nor the mesh changes where a token goes.
+Letters: B examples, T tokens of an example, E experts, K experts a token, C slots of an expert (its
+capacity), D model dim, F hidden units. Each example is a group of its own: its tokens compete for
+an expert's slots among themselves, so that neither the batch nor the mesh changes where a token
+goes.
 """
 
 import math
@@ -21,11 +22,11 @@ Hidden = Callable[[Float[Array, "... f"], Float[Array, "... f"] | None], Float[A
 
 
 class Routes(NamedTuple):
-    """Where each token goes: its experts, with what weight, and the place it has there."""
+    """The experts each token is sent to, the weights of their outputs, and its slots there."""
 
     expert: Int[Array, "b t k"]
     weight: Float[Array, "b t k"]  # 0 where the token was dropped
-    place: Int[Array, "b t k"]  # among the tokens of its row that this expert takes
+    place: Int[Array, "b t k"]  # the slot: how many tokens of the example ask this expert earlier
 
 
 def choose_experts(
@@ -36,12 +37,15 @@ def choose_experts(
     *,
     renormalize: bool,
 ) -> Routes:
-    """Each token's k most probable experts (Switch, GShard, Mixtral).
+    """Token choice: each token goes to its k most probable experts (Switch, GShard, Mixtral).
 
-    Of a row, an expert takes the first `capacity` tokens, all first choices before the second ones
-    (Lepikhin 2020, algorithm 1); the others are dropped by it: they get nothing from it, and pass
-    on by the residual. None drops nothing. `renormalize` makes the weights of a token sum to 1
-    before any is dropped; padding, which is not `real`, goes nowhere.
+    An expert takes the first `capacity` tokens of an example, all first choices before any second
+    choice (Lepikhin 2020, algorithm 1). Dropped tokens get nothing from it and pass on through the
+    residual connection; with None nothing is dropped. `renormalize` makes the weights of a token
+    sum to 1 before any is dropped. Padding, where `real` is False, goes nowhere.
+
+    With capacity 1, of two tokens that both prefer expert 0 the first gets slot 0 there; the second
+    gets slot 1, and so weight 0.
     """
     weight, expert = jax.lax.top_k(probabilities, k)
     if renormalize:
@@ -62,10 +66,11 @@ def choose_experts(
 def choose_tokens(
     probabilities: Float[Array, "b t e"], capacity: int, real: Bool[Array, "b t"] | None = None
 ) -> Float[Array, "b t e c"]:
-    """Each expert's `capacity` most probable tokens of a row (Zhou 2022, section 3.2), as weights.
+    """Expert choice: each expert takes its `capacity` most probable tokens (Zhou 2022, 3.2).
 
-    All experts are full; a token may have many of them, or none. A token's experts depend on later
-    tokens: no choice for a model that goes from left to right.
+    Returns the weight of each token in each slot of each expert. All experts are full; a token may
+    be taken by many of them, or by none. A token's experts depend on later tokens, so it does not
+    suit a model that goes from left to right.
     """
     if real is not None:
         probabilities = jnp.where(real[..., None], probabilities, 0.0)
@@ -74,14 +79,18 @@ def choose_tokens(
 
 
 def places(routes: Routes, experts: int, capacity: int) -> Float[Array, "b t e c"]:
-    """The weights of token choice as an array over experts and their places."""
+    """The weights of token choice as an array over experts and slots, 0 for other tokens' slots."""
     slot = jax.nn.one_hot(routes.place, capacity)
     expert = jax.nn.one_hot(routes.expert, experts)
     return jnp.einsum("btke,btkc,btk->btec", expert, slot, routes.weight)
 
 
 def capacity_of(tokens: int, experts: int, k: int, factor: float) -> int:
-    """An expert's places in a row: factor times an even share, at least 1, at most all tokens."""
+    """The slots an expert has for one example of so many tokens.
+
+    That is `factor` times an even share, k * tokens / experts, rounded up: at least 1, at most
+    `tokens`.
+    """
     return min(tokens, max(1, math.ceil(factor * k * tokens / experts)))
 
 
@@ -93,10 +102,10 @@ def by_places(
     down: Float[Array, "e f d"],
     act: Hidden,
 ) -> Float[Array, "b t d"]:
-    """The experts on their places, all full or not, by einsum (Lepikhin 2020, algorithm 2).
+    """The experts applied to all slots, full or not, by einsum (Lepikhin 2020, algorithm 2).
 
-    Over the mesh's expert axis each device keeps its own experts: an all-to-all brings the places
-    of a device's rows to them, and another one brings back what they made.
+    On a mesh with an expert axis each device keeps its own experts: an all-to-all brings the slots
+    of a device's examples to the experts, and another brings their outputs back.
     """
     laid = ("experts", "rows apart", None, None)
     weights = constrain(weights, "rows", None, None, None)
@@ -113,10 +122,10 @@ def by_places(
 
 
 def _exchanged(x, split, joined):
-    """x [E, B, C, D] whose dimension `joined` was split over the expert axis, split over `split`.
+    """x [E, B, C, D], split over the expert axis along `joined`, split along `split` instead.
 
-    What stands between two of these sees rows in another order, each with all of its places. Where
-    the mesh does not divide the rows or the experts, the compiler finds a way of its own.
+    Between two such calls the examples stand in another order, each with all of its slots. Where
+    the mesh does not divide the examples or the experts, the compiler is left to move the data.
     """
     mesh = current_mesh()
     if mesh is None or mesh.shape.get("expert", 1) == 1:
@@ -146,11 +155,11 @@ def sorted_by_expert(
     down: Float[Array, "e f d"],
     act: Hidden,
 ) -> Float[Array, "b t d"]:
-    """The experts on their tokens, sorted, by `jax.lax.ragged_dot`: no place is empty and none is
-    short, at K products a token.
+    """The experts applied to their tokens, sorted by expert, with `jax.lax.ragged_dot`.
 
-    On a mesh each device sorts the tokens of its rows. Over the expert axis it gathers the rows of
-    the devices that hold the other experts, serves its own ones, and scatters the sums back.
+    No slot is empty and no token is dropped; the cost is K products a token. On a mesh each device
+    sorts the tokens of its examples. Over the expert axis it gathers the examples of the devices
+    that hold the other experts, applies its own experts, and scatters the sums back.
     """
     mesh = current_mesh()
     kernels = [None if k is None else k.astype(x.dtype) for k in (up, gate, down)]
@@ -167,7 +176,7 @@ def sorted_by_expert(
 
 
 def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
-    """What the experts at hand add to each token of the rows at hand."""
+    """What this device's experts add to each token of the examples that it gathers."""
     first = 0
     if axis is not None:
         gathered = partial(jax.lax.all_gather, axis_name=axis, axis=0, tiled=True)
@@ -176,7 +185,7 @@ def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
     b, t, d = x.shape
     k, here = expert.shape[-1], up.shape[0]
     mine = (expert >= first) & (expert < first + here) & (weight > 0)
-    number = jnp.where(mine, expert - first, here).reshape(-1)  # those of nobody come last
+    number = jnp.where(mine, expert - first, here).reshape(-1)  # other devices' come last
     order = jnp.argsort(number, stable=True)
     counts = jnp.bincount(number, length=here + 1)[:here].astype(jnp.int32)
     taken = jnp.repeat(x.reshape(b * t, d), k, axis=0)[order]
@@ -192,13 +201,13 @@ def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
 
 
 class Balance(NamedTuple):
-    """What is said of a routing, each as a sum over real tokens, and their number."""
+    """Statistics of a routing, each summed over the real tokens (and `tokens`, their number)."""
 
-    balance: Float[Array, ""]  # E sum_e f_e p_e of each row (Fedus 2021, eq. 4), times its tokens
-    z: Float[Array, ""]  # squared logarithm of the partition function (Zoph 2022, eq. 5)
-    entropy: Float[Array, ""]  # of each token's distribution over the experts, nats
+    balance: Float[Array, ""]  # each example's E sum_e f_e p_e (Fedus 2021, eq. 4) times its tokens
+    z: Float[Array, ""]  # squared logsumexp of the router's logits (Zoph 2022, eq. 5)
+    entropy: Float[Array, ""]  # entropy of each token's distribution over the experts, in nats
     variation: Float[Array, ""]  # standard deviation over mean of the experts' tokens, times tokens
-    dropped: Float[Array, ""]  # tokens' choices that no expert took, over K
+    dropped: Float[Array, ""]  # choices of tokens that were dropped, divided by K
     tokens: Float[Array, ""]
 
 
@@ -209,7 +218,10 @@ def balance_of(
     asked: Float[Array, "b t e"],
     real: Bool[Array, "b t"] | None,
 ) -> Balance:
-    """`asked` is 1 / K at the experts that a token wanted, `taken` at those that took it."""
+    """The statistics of a routing from its logits, probabilities and choices.
+
+    `asked` is 1 / K at the experts that a token wanted, `taken` at those that took it.
+    """
     real = jnp.ones(logits.shape[:2]) if real is None else real.astype(jnp.float32)
     experts, each = logits.shape[-1], jnp.maximum(real.sum(axis=1), 1.0)
     share = jnp.einsum("bte,bt->be", jax.lax.stop_gradient(asked), real) / each[:, None]

@@ -1,6 +1,7 @@
-"""What a head does, in numbers: means over the queries of attention weights.
+"""Statistics that describe what an attention head does: means of its weights over the queries.
 
-Weights are [.., T queries, S keys], each row a distribution or, where nothing may be attended, 0.
+Weights are [.., T queries, S keys], each query's a distribution, or zeros where it may attend to
+nothing.
 """
 
 import jax.numpy as jnp
@@ -9,16 +10,16 @@ from jaxtyping import Array, Float
 
 
 def entropy(weights: Float[Array, "*n t s"]) -> Float[Array, "*n"]:
-    """-sum w ln w of a row, in nats: 0 is one key, ln S all keys alike."""
+    """Mean entropy -sum w ln w of a query's weights, in nats: 0 for one key, ln S for all alike."""
     return -xlogy(weights, weights).sum(axis=-1).mean(axis=-1)
 
 
 def mean_distance(
     weights: Float[Array, "*n t t"], places: Float[Array, "t p"] | None = None
 ) -> Float[Array, "*n"]:
-    """Mean distance between query and key by weight (Dosovitskiy 2021, figure 7, right).
+    """Mean distance of query and key, weighted by attention (Dosovitskiy 2021, figure 7).
 
-    `places` are coordinates, such as a patch's row and column; without them a row of tokens.
+    `places` are coordinates [T, p], such as a patch's row and column; None stands for 0, 1, 2, ...
     """
     if places is None:
         places = jnp.arange(weights.shape[-1], dtype=weights.dtype)[:, None]
@@ -27,16 +28,16 @@ def mean_distance(
 
 
 def patch_places(grid: tuple[int, int]) -> Float[Array, "t 2"]:
-    """Row and column of the patches of an image, row by row."""
+    """The (row, column) of each patch of an image, in the order of the patch sequence."""
     return jnp.moveaxis(jnp.indices(grid, jnp.float32), 0, -1).reshape(-1, 2)
 
 
 def previous_token_score(weights: Float[Array, "*n t t"]) -> Float[Array, "*n"]:
-    """Mean weight on the token just before (Olsson 2022, head activation evaluators)."""
+    """Mean weight on the token just before the query's (Olsson 2022, head activations)."""
     return jnp.diagonal(weights, -1, -2, -1).mean(axis=-1)
 
 
 def induction_score(weights: Float[Array, "*n t t"], period: int) -> Float[Array, "*n"]:
-    """Mean weight on the token that followed last time, over a sequence of random tokens that
-    repeats with the period (Olsson 2022, "prefix matching")."""
+    """Mean weight on the token that followed the query's token at its last occurrence, in a
+    sequence of random tokens repeated with this period (Olsson 2022, "prefix matching")."""
     return jnp.diagonal(weights, 1 - period, -2, -1)[..., 1:].mean(axis=-1)

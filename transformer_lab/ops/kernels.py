@@ -1,4 +1,4 @@
-"""Which program computes attention: chosen by device and shape, all with the same results."""
+"""Chooses the program that computes attention, by device and shapes; all give the same results."""
 
 import math
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ from transformer_lab.ops.visibility import Visible
 
 IMPLEMENTATIONS = ("auto", "own", "chunked", "splash", "cudnn", "xla")
 PLAIN = ("own", "local", "xla")  # these take dropout of weights or a bias, where others do not
-WHOLE = 1024  # keys from which on scores [T, S] do not stand in memory; blocks are faster, too
-SHORTEST = 512  # queries and keys from which on the TPU's kernel is taken
+WHOLE = 1024  # the fewest keys for which attention goes by blocks: faster, without scores [T, S]
+SHORTEST = 512  # the fewest queries and keys for which the TPU's kernel is taken
 _CHOSEN: ContextVar[set[str] | None] = ContextVar("chosen", default=None)
 NEEDS = {"splash": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 
 
 @contextmanager
 def chosen() -> Iterator[set[str]]:
-    """The programs that are chosen inside, where something is traced: names and lengths."""
+    """Collects in a set the names and lengths of the attention programs chosen while it is open."""
     token = _CHOSEN.set(names := set())
     try:
         yield names
@@ -37,15 +37,18 @@ def chosen() -> Iterator[set[str]]:
 
 
 def platform() -> str:
-    """ "tpu", "gpu" or "cpu": of the mesh that is compiled for, which need not be of this machine,
-    else of this machine's devices."""
+    """The kind of device compiled for, "tpu", "gpu" or "cpu": that of the mesh in use, which need
+    not be on this machine, else this machine's."""
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     return getattr(device, "platform", None) or jax.default_backend()
 
 
 def cudnn_holds(query: Any, key: Any, seen: Visible) -> bool:
-    """Whether cuDNN can do this without much memory: half precision, heads of up to 128 numbers;
-    what is not causality or its window needs an array of T by S, the same for all heads."""
+    """Whether cuDNN can compute this without much memory.
+
+    It takes half precision and heads of up to 128 numbers. Any restriction but causality with its
+    window needs an array of T by S, the same for all heads.
+    """
     low = query.dtype in (jnp.bfloat16, jnp.float16)
     t, s, h = query.shape[2], *key.shape[2:]
     even = t % 2 == 0 and s % 2 == 0
@@ -56,10 +59,10 @@ def cudnn_holds(query: Any, key: Any, seen: Visible) -> bool:
 def choose(
     asked: str, query: Any, key: Any, seen: Visible, biased: bool = False, drops: bool = False
 ) -> str:
-    """The name of the program: one of IMPLEMENTATIONS but "auto", or "local" or "ring".
+    """The name of the program to use: one of IMPLEMENTATIONS except "auto", or "local" or "ring".
 
-    Of query and key the shapes count, and the types. `biased`: something is added to the scores;
-    `drops`: weights are dropped. A kernel without its device is a LabError.
+    Only the shapes and types of query and key matter. `biased`: something is added to the scores;
+    `drops`: weights are dropped. Raises: LabError if a kernel is asked for without its device.
     """
     if biased or drops:
         return asked if asked in PLAIN and not drops else "own"
@@ -99,7 +102,7 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: Key[Array, ""] | None = None,
 ) -> Float[Array, "b n t h"]:
-    """`attend` without its weights, by the program that `choose` names."""
+    """`attend` without its weights [T, S], computed by the program that `choose` names."""
     inputs, drops = (query, key, value), bool(dropout_rate) and dropout_key is not None
     name = choose(implementation, query, key, seen, bias is not None, drops)
     if (names := _CHOSEN.get()) is not None:
@@ -119,7 +122,7 @@ def attention(
 
 
 def _spread(query, key, value):
-    """Keys and values, each head as often as the devices that split the queries' heads need it."""
+    """Keys and values, with heads repeated as far as the tensor axis needs to split them."""
     mesh, heads, own = current_mesh(), query.shape[1], key.shape[1]
     parts = 1 if mesh is None else mesh.shape.get("tensor", 1)
     more = parts // math.gcd(own, parts)

@@ -16,7 +16,7 @@ AXES = ("slice", "data", "fsdp", "expert", "sequence", "tensor")
 ROW_AXES = ("slice", "data", "expert", "fsdp")
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "rows": ROW_AXES,  # the examples of a batch
-    "rows apart": ("slice", "data", "fsdp"),  # those of one expert
+    "rows apart": ("slice", "data", "fsdp"),  # examples where the expert axis splits the experts
     "length": ("sequence",),  # positions of a row
     "heads": ("tensor",),
     "hidden": ("tensor",),  # units of the feed-forward
@@ -37,9 +37,9 @@ def current_mesh() -> Any | None:
 
 
 def split_of(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Any) -> P:
-    """The axes of `mesh` that split an array of this shape whose dimensions have these names.
+    """The `PartitionSpec` that splits an array with these named dimensions over `mesh`.
 
-    A dimension that its axes do not divide, or that is None, lies whole on each device.
+    A dimension whose size its axes do not divide, or whose name is None, lies whole on each device.
     """
     parts = []
     for name, size in zip(names, shape, strict=True):
@@ -49,7 +49,7 @@ def split_of(names: tuple[str | None, ...], shape: tuple[int, ...], mesh: Any) -
 
 
 def constrain(x: Shaped[Array, "*shape"], *names: str | None) -> Shaped[Array, "*shape"]:
-    """x, laid over the mesh as the names of its dimensions say; x itself on one device."""
+    """x, laid over the mesh as the names of its dimensions ask; on one device x unchanged."""
     mesh = current_mesh()
     if mesh is None:
         return x

@@ -1,4 +1,4 @@
-"""Losses and metrics as (sum, weight) pairs: nothing is divided before the last moment."""
+"""Losses and metrics as (sum, weight) pairs, which are added up and divided at the very end."""
 
 from typing import NamedTuple
 
@@ -12,16 +12,17 @@ STATISTICS = "batch_stats"  # running statistics: a top key of parameters, which
 
 
 class TokenScores(NamedTuple):
-    """What losses and accuracy need to know of each token's logits, float32."""
+    """What losses and accuracy need to know of each token's logits; the numbers are float32."""
 
     logsumexp: Float[Array, "*batch"]
     chosen: Float[Array, "*batch"]  # the label's logit
-    mean: Float[Array, "*batch"]  # of the logits
-    best: Int[Array, "*batch"]  # the place of the highest
+    mean: Float[Array, "*batch"]  # the mean of the logits
+    best: Int[Array, "*batch"]  # the id of the highest logit
 
 
 def token_scores(logits: Float[Array, "*batch vocab"], labels: Int[Array, "*batch"]) -> TokenScores:
-    """From whole logits; of a label outside 0..vocab-1 `chosen` is any finite number."""
+    """The scores from whole logits; for a label outside 0..vocab-1 `chosen` is any finite
+    number."""
     logits = logits.astype(jnp.float32)
     inside = jnp.clip(labels, 0, logits.shape[-1] - 1)
     chosen = jnp.take_along_axis(logits, inside[..., None], axis=-1)[..., 0]
@@ -37,7 +38,10 @@ def cross_entropy(
     """-log softmax(logits)[label] in nats; with smoothing, against (1 - e) onehot + e / vocab.
 
     Smoothing as in Szegedy 2016, section 7. A label outside 0..vocab-1 gives a finite number that
-    the caller must mask. Takes whole logits, or what `ops.vocabulary_loss` found without them.
+    the caller must mask. Takes whole logits, or the scores that `ops.vocabulary_loss` computes
+    without them.
+
+    Logits (0, ln 3) and label 1 give -ln(3/4) = 0.288; with smoothing 0.1, 0.343.
     """
     scores = logits if isinstance(logits, TokenScores) else token_scores(logits, labels)
     target = (1.0 - smoothing) * scores.chosen
@@ -51,8 +55,10 @@ def masked_sum(
     mask: Bool[Array, "*batch"],
     weights: Float[Array, "*batch"] | None = None,
 ) -> Pair:
-    """Sum over the places where the mask is True, and how many they are, each as often as its
-    weight says; NaN elsewhere is harmless forward."""
+    """The sum of the values under the mask and their number, or both weighted by `weights`.
+
+    Values elsewhere may be NaN: they are replaced before the sum.
+    """
     values = jnp.where(mask, values, 0.0)
     if weights is None:
         return values.sum(), mask.sum(dtype=jnp.float32)
@@ -63,8 +69,10 @@ def masked_sum(
 def weights_of(
     classes: Num[Array, "*batch"], weights: Float[np.ndarray, "classes"] | None
 ) -> Float[Array, "..."] | None:
-    """The weight of each place's class, an int, or of its shares of all classes, on the last axis;
-    None if all count alike."""
+    """The loss weight of each element's class, or the mean weight under class probabilities.
+
+    `classes` are integer ids, or floats whose last axis runs over classes. None if all count alike.
+    """
     if weights is None:
         return None
     if jnp.issubdtype(classes.dtype, jnp.floating):
@@ -89,6 +97,6 @@ def token_metrics(
 
 
 def ratio(pair: Pair) -> Float[Array, ""]:
-    """sum / weight, and 0 where nothing was counted."""
+    """The quotient sum / weight, and 0 where the weight is 0."""
     total, weight = pair
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)

@@ -35,6 +35,7 @@ def _backward(epsilon, saved, g):
     g = g.astype(jnp.float32)
     normed = (x.astype(jnp.float32) - mean) * rate
     inner = g * scale
+    # With y = (x - mean) * rate and u = g * scale: dx = rate * (u - mean(u) - y * mean(u * y))
     along = (inner * normed).mean(axis=-1, keepdims=True)
     of_x = rate * (inner - inner.mean(axis=-1, keepdims=True) - normed * along)
     rows = tuple(range(x.ndim - 1))

@@ -1,4 +1,4 @@
-"""Images as sequences of patches, and where a patch stands."""
+"""Images as sequences of patches, and encodings of the patches' rows and columns."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +7,11 @@ from jaxtyping import Array, Float
 from transformer_lab.errors import LabError
 from transformer_lab.ops.positions import sinusoids
 
-Size = tuple[int, int]  # height, width; of a grid rows, columns
+Size = tuple[int, int]  # (height, width) in pixels, or (rows, columns) of a grid of patches
 
 
 def patch_grid(image: Size, patch: Size) -> Size:
-    """Rows and columns of patches; LabError unless they cover the image."""
+    """How many rows and columns of patches cover an image; LabError unless they fit exactly."""
     if min(*image, *patch) < 1 or image[0] % patch[0] or image[1] % patch[1]:
         fit = [max(-(-i // max(p, 1)), 1) * max(p, 1) for i, p in zip(image, patch, strict=True)]
         raise LabError(
@@ -22,9 +22,10 @@ def patch_grid(image: Size, patch: Size) -> Size:
 
 
 def to_patches(images: Float[Array, "b h w c"], patch: Size) -> Float[Array, "b n p"]:
-    """Patches row by row, each as its ph * pw * c numbers (Dosovitskiy 2021, section 3.1).
+    """Cuts images into patches, row by row, each as ph * pw * c numbers (Dosovitskiy 2021, 3.1).
 
-    A linear map of them is a convolution with its kernel's size as stride.
+    A linear map of them equals a convolution whose stride is its kernel's size. An image of 4 x 6
+    in patches of 2 x 2 is a sequence of 6: the patch in row 1, column 2 is number 5.
     """
     b, h, w, c = images.shape
     rows, columns = patch_grid((h, w), patch)
@@ -33,10 +34,8 @@ def to_patches(images: Float[Array, "b h w c"], patch: Size) -> Float[Array, "b 
 
 
 def grid_sinusoids(grid: Size, width: int) -> Float[Array, "n d"]:
-    """Half of the dims say the column, half the row: sines, then cosines (Chen 2021, section 5.1).
-
-    The width is a multiple of 4.
-    """
+    """Sinusoids of each patch's column in half of the dims and of its row in the other half, each
+    with sines before cosines (Chen 2021, section 5.1). The width must be a multiple of 4."""
     rows, columns = (axis.reshape(-1) for axis in np.indices(grid))
     halves = (sinusoids(jnp.asarray(x), width // 2, halves=True) for x in (columns, rows))
     return jnp.concatenate([*halves], axis=-1)
@@ -45,9 +44,9 @@ def grid_sinusoids(grid: Size, width: int) -> Float[Array, "n d"]:
 def resize_positions(
     table: Float[Array, "t d"], old: Size, new: Size, extra: int = 0
 ) -> Float[Array, "s d"]:
-    """Vectors of one grid as those of another, bicubic (Dosovitskiy 2021, section 3.2).
+    """Position vectors of one grid interpolated to another, bicubic (Dosovitskiy 2021, 3.2).
 
-    The first `extra` rows belong to tokens that are no patches and stay as they are. The kernel is
+    The first `extra` vectors belong to tokens that are no patches, and are kept. The kernel is
     PyTorch's (a = -0.75, half-pixel centres, the border repeated).
     """
     if old == new:
@@ -60,7 +59,7 @@ def resize_positions(
 
 
 def _resampling(old: int, new: int) -> Float[np.ndarray, "new old"]:
-    """The weights of the old places in each new one (Keys 1981, eq. 4)."""
+    """The weight of each old position in each new one, along one axis (Keys 1981, eq. 4)."""
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     matrix, a = np.zeros((new, old)), -0.75
     for tap in range(-1, 3):

@@ -1,4 +1,4 @@
-"""One vector for a text."""
+"""Pooling: one vector for a whole text, from the vectors of its tokens."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -11,9 +11,11 @@ POOLINGS = ("mean", "cls", "max")
 def pool(
     states: Float[Array, "b t d"], mask: Bool[Array, "b t"], kind: str = "mean"
 ) -> Float[Array, "b d"]:
-    """The mean or the maximum over real tokens (Reimers 2019, section 3), or the first token's.
+    """The mean or maximum over real tokens (Reimers 2019, section 3), or the first token's vector.
 
-    A row without real tokens gives zeros. float32 whatever the states are.
+    A text without real tokens gives zeros. The result is float32 whatever the states are.
+
+    States (1, 2), (3, 0), (9, 9) with the last as padding: the mean is (2, 1), the maximum (3, 2).
     """
     known("pooling ", kind, POOLINGS)
     states, real = states.astype(jnp.float32), mask[..., None]
@@ -26,6 +28,6 @@ def pool(
 
 
 def normalize(vectors: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
-    """To length 1; a zero vector stays."""
+    """The vectors scaled to Euclidean length 1; a zero vector stays zero."""
     square = jnp.square(vectors).sum(axis=-1, keepdims=True)
     return vectors * jnp.where(square > 0, jnp.maximum(square, 1e-24), 1.0) ** -0.5

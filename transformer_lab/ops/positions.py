@@ -1,4 +1,4 @@
-"""Position encodings and position biases."""
+"""Encodings of positions (sinusoids, binary, RoPE) and position biases (ALiBi, T5's buckets)."""
 
 import math
 
@@ -40,11 +40,12 @@ def rope_frequencies(
     low: float = 1.0,
     high: float = 4.0,
 ) -> Float[np.ndarray, "half"]:
-    """Radians a position for each rotated pair: base^(-2i / dims) (Su 2021, eq. 15), scaled.
+    """The angle a position adds for each rotated pair, base^(-2i / dims) radians (Su 2021, eq. 15).
 
-    linear divides all by the factor (Chen 2023). llama3 divides those with less than `low` turns
-    in the original length, keeps those with more than `high`, and blends between. yarn (Peng 2023,
-    section 3.2) does so by a ramp over dimensions from `high` turns (beta fast) to `low` (slow).
+    `scaling` stretches it to longer texts. linear divides all angles by the factor (Chen 2023).
+    llama3 divides those with less than `low` turns in the original length, keeps those with more
+    than `high`, and blends between. yarn (Peng 2023, section 3.2) does so by a ramp over dimensions
+    from `high` turns (beta fast) to `low` (slow).
     """
     plain = base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
     if scaling == "none":
@@ -55,7 +56,7 @@ def rope_frequencies(
         turns = original_length * plain / (2 * math.pi)
         keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
     else:
-        place = lambda turns: (  # noqa: E731  the dimension that turns so often
+        place = lambda turns: (  # noqa: E731  the dimension that makes so many turns
             dims * math.log(original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
         )
         first = max(math.floor(place(high)), 0)
@@ -73,10 +74,12 @@ def rotate(
     interleaved: bool = False,
     magnitude: float = 1.0,
 ) -> Float[Array, "b n t h"]:
-    """RoPE (Su 2021, eq. 34): pairs of the first 2 * half dims turn by position * frequency.
+    """RoPE (Su 2021, eq. 34): pairs of the first 2 * half dims are rotated by position * frequency.
 
     Pair i is dims (2i, 2i + 1) if interleaved, as in the paper, else (i, i + half), as in GPT-NeoX
     and LLaMA. `magnitude` scales the rotated dims (YaRN's temperature).
+
+    The pair (1, 0) at position 3 with frequency 0.5 becomes (cos 1.5, sin 1.5).
     """
     half = len(frequencies)
     angles = positions[:, None].astype(jnp.float32) * frequencies
@@ -93,8 +96,11 @@ def rotate(
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, "heads"]:
-    """2^(-8i / N) for i = 1..N (Press 2021, section 3); for N no power of two, those of the power
-    below and every second one of the power above, as the authors' code does."""
+    """Each head's slope, 2^(-8i / N) for i = 1..N (Press 2021, section 3).
+
+    8 heads get 1/2 .. 1/256. For N that is no power of two, the slopes of the power below and every
+    second one of the power above, as the authors' code does.
+    """
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     more = 2.0 ** (-4.0 * np.arange(1, 2 * (heads - power), 2) / power)
@@ -104,10 +110,10 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, "heads"]:
 def t5_buckets(
     distances: Int[Array, "*places"], *, bidirectional: bool, buckets: int, max_distance: int
 ) -> Int[Array, "*places"]:
-    """Bucket of key position - query position (Raffel 2020, section 2.1, as in the authors' code).
+    """The bias bucket of each distance, key position - query position (Raffel 2020, section 2.1).
 
-    Half of the buckets hold one distance each, the others grow by a factor up to max_distance;
-    bidirectional ones split in two for keys before and after the query.
+    Half of the buckets hold one distance each, the others grow by a factor up to max_distance, as
+    in the authors' code. Bidirectional ones split in two, for keys before and after the query.
     """
     offset = 0
     if bidirectional:

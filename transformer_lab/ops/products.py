@@ -1,4 +1,4 @@
-"""Products of activations with kernels whose parts lie on many devices."""
+"""Products of activations with kernels (weight matrices) that are split over many devices."""
 
 from functools import partial
 from typing import Any
@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 
 from transformer_lab.ops.layout import constrain, current_mesh, split_of
 
-Names = tuple[str | None, str | None]  # of a kernel's two dimensions, as in `ops.layout`
+Names = tuple[str | None, str | None]  # what a kernel's two dimensions mean, as in `ops.layout`
 PARTS = "parts"  # the dimension of a kernel that is gathered where it is used
-AHEAD = ("rows", "length", None, None)  # of activations, all but the features
+AHEAD = ("rows", "length", None, None)  # the activations' dimensions before the features
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -22,12 +22,12 @@ def product(
     names: Names | None = (None, None),
     dtype: jnp.dtype | None = None,
 ) -> Float[Array, "*batch o"]:
-    """x times a kernel that is read in the type of x; the sums come out in `dtype`, or that of x.
+    """The product x kernel: the kernel is cast to x's type; `dtype` is the result's (None: x's).
 
-    On a mesh the kernel is brought together where it is used, but for the dimensions that the
-    `names` split, and again on the way back, so that no layer's whole kernel outlives its use. The
+    On a mesh the kernel is gathered where it is used, except along the dimensions that `names`
+    split, and again in the backward pass, so that no layer's whole kernel outlives its use. The
     kernel's gradient is summed in the kernel's own type, and scattered. With None for the names,
-    for an x that does not begin with rows, the compiler is left to choose.
+    for an x that does not begin with examples, the compiler is left to choose.
     """
     return _dot(x, _together(kernel, names, x.dtype), dtype)
 
@@ -38,7 +38,7 @@ def _together(kernel, names, dtype):
 
 
 def _apart(names):
-    """How a kernel is stored: of two dimensions the one without a name is split by fsdp."""
+    """The stored layout of a kernel: fsdp splits one of the dimensions that have no name."""
     rows, columns = names
     return (PARTS, columns) if rows is None else (rows, columns or PARTS)
 
@@ -58,9 +58,12 @@ product.defvjp(_product_forward, _product_backward)
 
 
 def _dot(x, matrix, dtype):
-    """All rows of x as one matrix where there is one device: of an x with more dimensions XLA's CPU
-    backend (0.10) first writes a transposed copy of what comes back, a quarter of the step of
-    configs/t5_mixture.py. On a mesh the compiler could no longer tell rows from positions."""
+    """Multiplies x with a matrix; on one device all rows of x form a single matrix first.
+
+    For an x of more dimensions XLA's CPU backend (0.10) first writes a transposed copy of the
+    gradient, a quarter of the step of configs/t5_mixture.py. On a mesh the rows stay apart, because
+    the compiler could no longer tell examples from positions.
+    """
     rows = x if current_mesh() is not None else x.reshape(-1, x.shape[-1])
     last = (((rows.ndim - 1,), (0,)), ((), ()))
     out = jax.lax.dot_general(rows, matrix, last, preferred_element_type=dtype)
@@ -70,9 +73,10 @@ def _dot(x, matrix, dtype):
 def kernel_gradient(
     x: Float[Array, "*batch i"], back: Float[Array, "*batch o"], names: Names | None, dtype: Any
 ) -> Float[Array, "i o"]:
-    """The sum over all rows of x's outer products with what comes back, laid as the kernel is.
+    """The kernel's gradient: the sum over all examples and positions of the outer products of x and
+    `back`, the gradient of the output. It lies on the mesh as the kernel does.
 
-    Each device sums its own rows, and what they make is summed and scattered over fsdp in one
+    Each device sums its own examples; the results are summed and scattered over fsdp in one
     collective. It is written out because XLA's TPU backend makes two of it on large meshes, a sum
     of the whole on each device and then a cut: twice the bytes.
     """
@@ -108,5 +112,5 @@ def kernel_gradient(
 
 
 def _axes(part):
-    """The axes of one dimension of a `PartitionSpec`."""
+    """The mesh axes in one entry of a `PartitionSpec`, as a tuple; none gives an empty one."""
     return (part,) if isinstance(part, str) else part or ()

@@ -1,7 +1,7 @@
 """Recurrent cells as pure functions, and the one scan over time that runs them all.
 
 Letters: B batch, T time, H units, G = H times the cell's blocks. A step takes `x` [B, G], the
-products of its input with all kernels, biases included: those of all times are one matrix product
+products of its input with all kernels, biases included: for all times they are one matrix product
 before the scan. A state is a tuple of [B, H]; its first array is the output. States are float32.
 """
 
@@ -22,11 +22,11 @@ Weights = dict[str, Array]  # kernel [H, G]; gru, reset after: bias [H]; peephol
 
 @dataclass(frozen=True)
 class Cell:
-    """Which recurrence, and what differs between its sources."""
+    """Which recurrence a layer runs, and the variant where published versions of it differ."""
 
     kind: str = "lstm"  # elman | gated | gru | lstm | lstm_peephole
-    activation: str = "tanh"  # of elman
-    # gru: before the recurrent product (Cho 2014, eq. 8; Bahdanau 2015) or after it (PyTorch)
+    activation: str = "tanh"  # used by elman alone
+    # gru: reset before the recurrent product (Cho 2014, eq. 8; Bahdanau 2015) or after (PyTorch)
     reset: str = "after"
     # gru: the update gate's 1 keeps the old state (Cho 2014, eq. 7; PyTorch) or takes the new one
     # (Chung 2014; Bahdanau 2015)
@@ -42,22 +42,22 @@ class Cell:
 
     @property
     def blocks(self) -> int:
-        """Products of H columns each that a step adds up: of gates, then of the new value."""
+        """How many blocks of H columns a step's products have: one a gate, then the new value."""
         return BLOCKS[self.kind]
 
     @property
     def parts(self) -> int:
-        """Arrays of a state."""
+        """How many arrays [B, H] a state has: two (output, cell) for LSTMs, one for others."""
         return 2 if self.kind.startswith("lstm") else 1
 
 
 def step(cell: Cell, weights: Weights, x: Float[Array, "b g"], state: State) -> State:
-    """The state after one more input."""
+    """The state after one more input x, for any kind of cell."""
     return _STEPS[cell.kind](cell, weights, x, state)
 
 
 def _elman(cell: Cell, weights: Weights, x: Array, state: State) -> State:
-    """h = act(W x + U h) (Elman 1990)."""
+    """The simple recurrent network, h = act(W x + U h) (Elman 1990)."""
     return (ACTIVATIONS[cell.activation](x + _times(state[0], weights["kernel"])),)
 
 
@@ -70,7 +70,7 @@ def _gated(cell: Cell, weights: Weights, x: Array, state: State) -> State:
 
 
 def _gru(cell: Cell, weights: Weights, x: Array, state: State) -> State:
-    """Blocks: reset, update, new (Cho 2014)."""
+    """The gated recurrent unit (Cho 2014); its blocks are reset gate, update gate, new value."""
     (h,) = state
     two = 2 * h.shape[-1]
     kernel = weights["kernel"]
@@ -87,7 +87,7 @@ def _gru(cell: Cell, weights: Weights, x: Array, state: State) -> State:
 
 
 def _lstm(cell: Cell, weights: Weights, x: Array, state: State) -> State:
-    """Blocks: input, forget, new, output (Gers 2000).
+    """Long short-term memory; its blocks are input, forget, new value, output (Gers 2000).
 
     Peepholes are diagonal, and the output gate's sees the new cell (Graves 2013, eq. 7-11).
     """
@@ -95,7 +95,7 @@ def _lstm(cell: Cell, weights: Weights, x: Array, state: State) -> State:
 
 
 def _lstm_with_gates(weights: Weights, x: Array, state: State) -> tuple[State, Array]:
-    """The state, and the four blocks after their squashing [B, G]."""
+    """The next state, and the blocks after sigmoid (gates) or tanh (new value), [B, G]."""
     h, c = state
     gate, forget, new, output = jnp.split(x + _times(h, weights["kernel"]), 4, axis=-1)
     peephole = weights.get("peephole")
@@ -121,7 +121,7 @@ _STEPS: dict[str, Callable[[Cell, Weights, Array, State], State]] = {
 
 
 def _times(x: Array, kernel: Array) -> Array:
-    """In the kernel's type, summed in float32."""
+    """The matrix product in the kernel's type, summed in float32."""
     return jnp.dot(x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 
@@ -140,12 +140,13 @@ def scan(
     truncate: int = 0,
     reverse: bool = False,
 ) -> tuple[Float[Array, "t b h"], State]:
-    """The output after each input, and the last state; time comes first in the long arrays.
+    """Runs a cell over time: the output after each input, and the last state; x is [T, B, G].
 
-    Where the mask is False the state is carried through and the input never read, so the last state
+    Where the mask is False the state is carried through and the input is ignored, so the last state
     is that of the last real input, on whichever side the padding is, and a reversed scan begins at
-    each row's own end. Where `fresh` is True the state starts from zeros. No gradient flows from a
-    step whose number is a multiple of `truncate` to the one before (Williams 1990).
+    each example's own end. Where `fresh` is True the state starts from zeros. No gradient flows
+    from a step whose number is a multiple of `truncate` to the one before (Williams 1990). Raises:
+    LabError if `truncate` is set for a reversed scan.
     """
     if truncate and reverse:
         raise LabError("model.truncate is for one direction: unset model.bidirectional")
@@ -172,9 +173,9 @@ def scan(
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _lstm_scan(kernel, x, state, real, reverse):
-    """`scan` of an LSTM, its gradient written out; `real` is its mask as [T, B, 1] or None.
+    """`scan` of an LSTM with its gradient written out; `real` is its mask as [T, B, 1] or None.
 
-    It keeps three arrays a step, where that of the steps' program keeps eight, and the kernel's
+    It keeps three arrays a step, where differentiating the steps keeps eight, and the kernel's
     gradient is one product over all times.
     """
     return _lstm_forward(kernel, x, state, real, reverse)[0]
@@ -202,12 +203,13 @@ def _lstm_backward(reverse, kept, pulled):
     def body(pulled, xs):
         from_out, c, c_before, gates, real = xs
         dh, dc = pulled[0] + from_out, pulled[1]
-        through = (0.0, 0.0)  # of steps that carry the state
+        through = (0.0, 0.0)  # gradients that pass padding unchanged, as the state does
         if real is not None:
             through = tuple(jnp.where(real, 0.0, d) for d in (dh, dc))
             dh, dc = (jnp.where(real, d, 0.0) for d in (dh, dc))
         gate, forget, new, output = jnp.split(gates, 4, axis=-1)
         squashed = jnp.tanh(c)
+        # h = output * tanh(c), c = forget * c_before + gate * new; a sigmoid's slope is s (1 - s)
         dc = dc + dh * output * (1 - squashed**2)
         parts = (
             dc * new * gate * (1 - gate),

@@ -1,8 +1,9 @@
-"""Attention over a row whose positions are split over devices (Liu 2023, ring attention).
+"""Attention over texts whose positions are split over devices (Liu 2023, ring attention).
 
 Each device keeps its queries; keys and values go round. No device holds all keys, and none a square
-of T by S. A causal row is dealt out in 2 n parts, device i holding parts i and 2 n - 1 - i, because
-of parts in order the first device would have next to nothing to do, and the last one all of it.
+of T by S. For causal attention the positions are cut into 2 n parts, and device i holds parts i and
+2 n - 1 - i: with parts in order the first device would have next to nothing to do, and the last one
+all of it.
 """
 
 from dataclasses import replace
@@ -22,16 +23,17 @@ AXIS = "sequence"
 
 
 class Plan(NamedTuple):
-    """What is known of a ring when it is compiled."""
+    """What compilation knows of a ring: the devices, its steps, and how positions lie on them."""
 
     devices: int
     steps: int  # how many devices' keys each one sees
-    dealt: bool  # in halves; else each device holds positions that stand side by side
+    dealt: bool  # each device holds an early and a late part; else one run of positions
     sizes: tuple[int, int]  # of blocks of queries and of keys
 
 
 def ring_holds(query: Any, key: Any, seen: Visible) -> bool:
-    """Whether the mesh splits the positions, and divides them."""
+    """Whether `ring_attend` can compute this: a mesh splits positions evenly, and there is no
+    mask."""
     mesh = current_mesh()
     devices = 1 if mesh is None else mesh.shape.get(AXIS, 1)
     lengths = query.shape[2], key.shape[2]
@@ -82,13 +84,13 @@ def _divisor(length: int, most: int) -> int:
 
 
 def _owners(devices, half):
-    """(from, to) of each device's first or second half, when positions in order are dealt out."""
+    """The (from, to) devices of each first (half = 0) or second (1) half when parts are dealt."""
     parts = range(half, 2 * devices, 2)
     return [(i, min(part, 2 * devices - 1 - part)) for i, part in enumerate(parts)]
 
 
 def _deal(x, axis, devices):
-    """From the device's part in order to the two halves that it computes with, early and late."""
+    """Exchanges a device's two consecutive parts for the early and the late part it works on."""
     halves = jnp.split(x, 2, axis=axis)
     even, odd = (jax.lax.ppermute(halves[i], AXIS, _owners(devices, i)) for i in (0, 1))
     first = jax.lax.axis_index(AXIS) % 2 == 0  # part i is the early one, 2 n - 1 - i the late one
@@ -107,7 +109,7 @@ def _undeal(x, axis, devices):
 
 
 def _places(plan, device, length):
-    """Which positions of the row a device holds."""
+    """The positions of the text, int [length], that a device holds."""
     if not plan.dealt:
         return device * length + jnp.arange(length)
     half, inner = length // 2, jnp.arange(length // 2)
@@ -116,7 +118,10 @@ def _places(plan, device, length):
 
 
 def _around(plan, seen, query_length, key_length, work, carry, moving):
-    """work(carry, moving, ...) at each of the keys that come by; `moving` ends where it began."""
+    """Calls work(carry, moving, ...) for each device's keys in turn; `moving` goes round the ring.
+
+    Returns the last carry, and `moving` back on the devices where it began.
+    """
     devices, me = plan.devices, jax.lax.axis_index(AXIS)
     own = _places(plan, me, query_length)
     keys = {f: x for f in KEY_FIELDS if (x := getattr(seen, f)) is not None}

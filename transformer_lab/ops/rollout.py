@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 def rollout(
     weights: Sequence[Float[Array, "b _ t t"]], residual: float = 0.5
 ) -> Float[Array, "b t t"]:
-    """A_L .. A_1, each A = residual I + (1 - residual) mean over heads, its rows made to sum to 1
-    (Abnar & Zuidema 2020, section 3). The layers' weights come from the lowest up.
-    """
+    """Attention rollout A_L .. A_1, where A = residual I + (1 - residual) mean over heads, its rows
+    scaled to sum to 1 (Abnar & Zuidema 2020, section 3). The weights come from the lowest layer
+    up."""
     identity = jnp.eye(weights[0].shape[-1], dtype=jnp.float32)
     found = identity
     for layer in weights:

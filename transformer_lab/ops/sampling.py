@@ -8,11 +8,12 @@ from jaxtyping import Array, Float, Int, Key
 def restrict(
     logits: Float[Array, "b v"], top_k: Int[Array, ""], top_p: Float[Array, ""]
 ) -> Float[Array, "b v"]:
-    """Minus infinity outside the k likeliest tokens (Fan 2018) and outside the nucleus: the fewest
-    likeliest ones whose probabilities reach p (Holtzman 2020, section 3.1), at least one.
+    """The logits with minus infinity outside the k likeliest tokens (Fan 2018) and the nucleus, the
+    fewest likeliest tokens whose probabilities reach p (Holtzman 2020, section 3.1), at least one.
 
     top_k = 0, or above V, keeps all of them; so does top_p = 1. The nucleus is that of the
-    renormalised k. Tokens that tie with the last one kept are kept too.
+    renormalised k. Tokens that tie with the last one kept are kept too. With probabilities 0.5,
+    0.3, 0.2, top_p = 0.6 keeps the first two.
     """
     v = logits.shape[-1]
     k = jnp.where((top_k <= 0) | (top_k > v), v, top_k)
@@ -35,12 +36,13 @@ def sample(
     *,
     restricted: bool = True,
 ) -> Int[Array, "b"]:
-    """One token a row, each with its own key, from softmax(logits / temperature), restricted.
+    """One token for each example, with its own key, from the restricted softmax(logits /
+    temperature).
 
-    The temperature is above 0; greedy choice is `argmax`, to which it tends.
+    The temperature is above 0; the greedy choice, to which it tends at 0, is `argmax`.
     """
     logits = logits.astype(jnp.float32)
-    # Below 0, so that a temperature near 0 makes no infinity of several logits, nor 0 / 0.
+    # Shifted to at most 0, so that a temperature near 0 gives no +infinity, nor 0 / 0.
     below = logits - logits.max(axis=-1, keepdims=True)
     logits = below / jnp.maximum(temperature, jnp.finfo(jnp.float32).tiny)
     logits = restrict(logits, top_k, top_p) if restricted else logits

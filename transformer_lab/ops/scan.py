@@ -40,16 +40,18 @@ def recurrence(
     way: str = "chunks",
     chunk: int = 64,
 ) -> tuple[Num[Array, "b t h p"], Matrix]:
-    """The outputs of all steps, and the state after the last.
+    """The outputs of all steps, and the state after the last, computed as `way` says.
 
-    Queries and keys that all heads have in common, as Mamba's, stand once. `log_decay` is at most
-    0, or complex with a real part of at most 0. With `poles`, the logarithm of a decay is the
-    product of `log_decay`, a step size for each head, and the entry's pole (Gu 2023, eq. 4): so
-    steps never hold the decays of all times. Where `fresh` is True the
-    step begins from a state of zeros, as the first token of a packed document does. A step that is
-    padding has a key of zeros and a log decay of 0, and leaves the state as it is. A chunk whose
-    decays differ by the entry of the key (K > 1 in `log_decay`) holds [chunk, chunk, K] numbers a
-    head: 16 is a good size there. Raises: LabError if `way` is unknown.
+    Queries and keys that all heads have in common, as in Mamba, have one head. `log_decay` is at
+    most 0, or complex with a real part of at most 0. With `poles`, the logarithm of a decay is the
+    product of `log_decay`, a step size for each head, and the entry's pole (Gu 2023, eq. 4): so the
+    way "steps" never holds the decays of all times. Where `fresh` is True the step begins from a
+    state of zeros, as the first token of a packed document does. A step that is padding has a key
+    of zeros and a log decay of 0, and leaves the state as it is. A chunk whose decays differ by the
+    entry of the key (K > 1 in `log_decay`) holds [chunk, chunk, K] numbers a head: 16 is a good
+    size there. Raises: LabError if `way` is unknown.
+
+    One head with K = P = 1, query = key = 1, values 1, 1, 1 and decay 1/2 gives 1, 1.5, 1.75.
     """
     known("way of a recurrence: ", way, WAYS)
     b, t, h, k = *value.shape[:3], key.shape[-1]
@@ -72,7 +74,7 @@ def recurrence(
     if way == "associative":
         last, out = _whole(initial, jax.tree.map(lambda x: x[0], xs))
         out = out[None]
-    else:  # of whose states the way back keeps one a chunk
+    else:  # the backward pass keeps one state a chunk and computes the others again
         part = _chunk if way == "chunks" else partial(_steps, poles)
         last, out = jax.lax.scan(jax.checkpoint(part, prevent_cse=False), initial, xs)
     out = jnp.moveaxis(out, 0, 1).reshape(b, t + pad, h, -1)
@@ -86,7 +88,7 @@ def step(
     value: Num[Array, "b h p"],
     log_decay: Num[Array, "#b #h #k"],
 ) -> tuple[Matrix, Num[Array, "b h p"]]:
-    """The state after one more step, and its output."""
+    """One step, as in decoding: the next state [B, H, K, P], and the output [B, H, P]."""
     if state.shape[-1] == 1:
         state, out = _one_value(state[..., 0], query, key, value[..., 0], log_decay)
         return state[..., None], out[..., None]
@@ -95,14 +97,17 @@ def step(
 
 
 def _one_value(state, query, key, value, log_decay):
-    """A step of heads of one value, states [B, H, K]: a CPU takes a third of the time where neither
-    that dimension stands nor a product for each head."""
+    """A step for heads whose values have one entry (P = 1), with states [B, H, K].
+
+    Without the last dimension, and without a product for each head, a CPU takes a third of the
+    time.
+    """
     state = jnp.exp(log_decay) * state + key * value[..., None]
     return state, (query * state).sum(axis=-1)
 
 
 def _steps(poles, state, xs):
-    """One chunk, step by step."""
+    """One chunk of time computed step by step: the last state, and the outputs."""
     query, key, value, *rest = (jnp.moveaxis(x, 1, 0) for x in xs)
     single = state.shape[-1] == 1
     if single:
@@ -133,12 +138,17 @@ def _whole(initial, xs):
 
 
 def _for_all(x, heads):
-    """x [B, ..., H or 1, K] for each head."""
+    """x [B, ..., H or 1, K] broadcast to all heads, [B, ..., H, K]."""
     return jnp.broadcast_to(x, (*x.shape[:-2], heads, x.shape[-1]))
 
 
 def _chunk(state, xs):
-    """One chunk: what its steps say to each other, what came in, and what goes on."""
+    """One chunk by matrix products (Dao 2024, listing 1).
+
+    An output is the sum over the chunk's earlier steps j of (query_i . key_j) decay(j..i) value_j,
+    and what the state before the chunk gives; the state goes on with the decayed products of all
+    steps.
+    """
     query, key, value, log_decay, fresh = xs
     size = key.shape[1]
     documents = jnp.cumsum(fresh, axis=1)  # of the chunk; 0 is the one that came in
@@ -164,7 +174,7 @@ def _chunk(state, xs):
 def max_plus(
     log_key: Float[Array, "b t h"], log_decay: Float[Array, "b t h"], initial: Float[Array, "b h"]
 ) -> Float[Array, "b t h"]:
-    """m_t = max(m_{t-1} + log_decay_t, log_key_t): the exponent by which RWKV's sums are divided,
+    """m_t = max(m_{t-1} + log_decay_t, log_key_t), the exponent by which RWKV's sums are divided,
     so that none overflows (Peng 2023, appendix D)."""
 
     def join(first, second):
@@ -183,7 +193,9 @@ def convolve(
     """Each channel's causal convolution over the last W = v + 1 steps, and the last v inputs.
 
     kernel[-1] multiplies the present step. `before` are the v inputs before the first (zeros if
-    None); no tap reaches over a step where `fresh` is True to what stands before it.
+    None). Where `fresh` is True a new document begins, and no tap reaches back over it.
+
+    One channel, kernel (1, 2), inputs 1, 2, 3: the outputs are 2, 1 + 4 = 5 and 2 + 6 = 8.
     """
     taps = len(kernel) - 1
     if before is None:

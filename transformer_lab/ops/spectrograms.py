@@ -12,8 +12,8 @@ HOP = 160  # samples from one frame to the next: 10 ms
 FLOOR = 1e-10  # the least energy that has a logarithm
 RANGE = 8.0  # powers of ten below the loudest energy, where values are cut off
 LINEAR = 1000.0  # Hz, up to which Slaney's mel scale is linear
-MEL = 200.0 / 3  # Hz of a mel there
-STEP = np.log(6.4) / 27  # of a mel above, in the logarithm of the frequency
+MEL = 200.0 / 3  # Hz that a mel has in the linear part
+STEP = np.log(6.4) / 27  # what a mel above adds to the logarithm of the frequency
 
 
 def log_mel(samples: Float[Array, "*b n"], bins: int) -> Float[Array, "*b f m"]:
@@ -38,10 +38,10 @@ def log_mel(samples: Float[Array, "*b n"], bins: int) -> Float[Array, "*b f m"]:
 
 @cache
 def mel_filters(bins: int) -> Float[np.ndarray, "k m"]:
-    """The weight of each of the WINDOW // 2 + 1 frequencies in each band.
+    """The weight of each of the WINDOW // 2 + 1 frequencies in each mel band.
 
-    Triangles whose corners lie at even distances on Slaney's mel scale from 0 to RATE / 2, each of
-    the area 2 over frequency in Hz (Slaney 1998, Auditory Toolbox).
+    Triangles whose corners lie at even distances on Slaney's mel scale from 0 to RATE / 2, each
+    with the area 2 over frequency in Hz (Slaney 1998, Auditory Toolbox).
     """
     top = LINEAR / MEL + np.log(RATE / 2 / LINEAR) / STEP
     mels = np.linspace(0, top, bins + 2)

@@ -13,19 +13,19 @@ from transformer_lab.ops.visibility import ALL, Visible
 
 
 def _library():
-    """Imported where it is used: it takes a third of a second, and most runs do without."""
+    """The library, imported where it is used: that takes 0.3 s, and most runs do without it."""
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     return splash_attention
 
 
-LANES = 128  # numbers that a TPU's registers hold side by side: blocks are multiples of it
+LANES = 128  # numbers that a TPU's registers hold side by side: block sizes are multiples of it
 NOWHERE = -1  # the segment of a key that nobody attends to
 
 
 def splash_holds(query: Any, key: Any, seen: Visible) -> bool:
-    """Whether the kernel can do this: it knows no prefix and no other mask, and what causality or a
-    window says only where there are as many keys as queries."""
+    """Whether the kernel can compute this: it knows no prefix and no mask array, and causality or a
+    window only where there are as many keys as queries."""
     square = query.shape[2] == key.shape[2] or not (seen.causal or seen.window)
     return seen.prefix is None and seen.mask is None and square
 
@@ -39,10 +39,11 @@ def splash_attend(
     scale: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "b n t h"]:
-    """`attend` without its weights, each device its own rows and heads.
+    """`attend` without its weights, by the TPU's kernel; each device has its own examples and
+    heads.
 
-    Lengths are filled up to whole blocks. `interpret` runs the kernel's program on any device,
-    slowly, for tests.
+    Lengths are padded to whole blocks. `interpret` runs the kernel's program on any device, slowly,
+    for tests.
     """
     b, n, t, h = query.shape
     s = key.shape[2]
@@ -67,18 +68,18 @@ def splash_attend(
     out = run(*inputs, *ids)[:, :, :t]
     if not hidden:
         return out
-    # For a query without any key the kernel gives the mean of values.
+    # For a query without any key the kernel gives the mean of the values: make it zeros.
     found = seen.dense(jnp.arange(t), jnp.arange(s)).any(axis=-1)
     return jnp.where(found[..., None], out, jnp.zeros((), out.dtype))
 
 
 def block_size(length: int) -> int:
-    """The block, 512 at most, that leaves the least to fill up; the largest of equal ones."""
+    """The multiple of 128 up to 512 that needs the least padding; the largest of equals."""
     return min(range(4 * LANES, 0, -LANES), key=lambda size: -length % size)
 
 
 def _segments(rows, lengths, seen, more):
-    """Numbers of queries and keys, which attend to each other where they are equal."""
+    """Segment ids of queries and keys, which attend to each other where they are equal."""
     t, s = lengths
     query, key = seen.query_segments, seen.key_segments
     query = jnp.ones((rows, t), jnp.int32) if query is None else query
@@ -97,7 +98,7 @@ def _kernel(
     window: int,
     interpret: bool,
 ) -> Any:
-    """The kernel for so many heads and queries, and so many keys."""
+    """The kernel compiled for (heads, queries) and for `keys` keys; the last 64 are kept."""
     splash = _library()
     heads, length = queries
     back = window - 1 if window else None

@@ -18,8 +18,10 @@ _PLACE = re.compile(rf"(^|/){LAYERS}/")
 
 
 def stack_layers(tree: Any, config: Any) -> Any:
-    """The tree with the layers of each stack that `config` scans as one, whatever holds the tree:
-    an optimizer's moments are parameters inside its own state."""
+    """The tree with the layers of each stack that `config` scans joined in arrays [layers, ...].
+
+    The tree may be anything that holds parameters, such as an optimizer's state with its moments.
+    """
 
     def gather(node, where):
         if not isinstance(node, dict):
@@ -37,7 +39,7 @@ def stack_layers(tree: Any, config: Any) -> Any:
 
 
 def unstack_layers(tree: Any) -> Any:
-    """The canonical form of a tree, undoing `stack_layers`."""
+    """The tree in its canonical form, each layer by itself: the inverse of `stack_layers`."""
 
     def part(node, where):
         if not isinstance(node, dict):
@@ -54,7 +56,7 @@ def unstack_layers(tree: Any) -> Any:
 
 
 def of_paths(function: Callable[[str], float], path: str, leaf: Any) -> Any:
-    """function(path); of a leaf [layers, ...] its values for all layers' paths, to broadcast."""
+    """function(path); for a leaf [layers, ...] the values of all layers' paths, broadcastable."""
     if not (place := _PLACE.search(path)):
         return function(path)
     names = (f"{place[1]}layer_{i}/" for i in range(len(leaf)))
@@ -65,7 +67,7 @@ def of_paths(function: Callable[[str], float], path: str, leaf: Any) -> Any:
 
 
 def _below(node, function):
-    """The function on the outermost dictionaries inside a node that is none itself."""
+    """Applies the function to the outermost dictionaries inside a node that is none itself."""
     if jax.tree_util.all_leaves([node]):
         return node
     return jax.tree.map(
@@ -76,13 +78,13 @@ def _below(node, function):
 
 
 def _equal(layers):
-    """Whether all layers hold arrays of the same names and sizes, as those of a hybrid do not."""
+    """Whether all layers hold arrays of the same names, shapes and types, as a hybrid's do not."""
     said = [jax.tree.map(lambda x: (x.shape, x.dtype), layer) for layer in layers]
     return said.count(said[0]) == len(said)
 
 
 def _scans(config, where):
-    """Whether the stack that stands at a place of the model scans: its tower's config says so."""
+    """Whether the config says `scan_layers` for the stack at this path of the parameters."""
     for name in where:
         inner = getattr(config, name, None)
         config = inner if is_dataclass(inner) else config

@@ -1,4 +1,4 @@
-"""Who may attend to whom, said in words that a kernel can use instead of an array of T by S."""
+"""Which query may attend to which key, as rules that need no array of T by S."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,10 @@ def visible(
     causal: bool,
     window: int = 0,
 ) -> Bool[Array, "t s"]:
-    """True where the query may attend: no later key if causal, none `window` or more away."""
+    """True where the query may attend: no later key if causal, none `window` or more away.
+
+    Three causal positions with a window of 2 give (1, 0, 0), (1, 1, 0), (0, 1, 1).
+    """
     distances = query_positions[:, None] - key_positions[None, :]
     allowed = distances >= 0 if causal else jnp.ones(distances.shape, bool)
     return allowed & (jnp.abs(distances) < window) if window else allowed
@@ -39,7 +42,7 @@ class Visible:
     """
 
     causal: bool = False  # no key that comes later, but for those of the prefix
-    window: int = 0  # no key so many positions away or more; 0: any
+    window: int = 0  # no key so many positions away or more; 0: no limit
     query_segments: Any = None  # int [B, T]; with key_segments: only keys of the same number ...
     key_segments: Any = None  # int [B, S]; ... of which 0 is padding, attended by nobody
     keys: Any = None  # bool [B, S]: keys that are real
@@ -47,7 +50,7 @@ class Visible:
     mask: Any = None  # bool [#B, #N, #T, S]: anything else
 
     def only_order(self, queries: int, keys: int) -> bool:
-        """Whether nothing is said but what all, a causal row and its window leave open."""
+        """Whether causality, with or without a window, is the only rule, or there is none."""
         arrays = (self.query_segments, self.keys, self.prefix, self.mask)
         square = queries == keys or not self.causal
         return all(x is None for x in arrays) and square and (self.causal or not self.window)
@@ -55,7 +58,7 @@ class Visible:
     def dense(
         self, query_positions: Int[Array, "t"], key_positions: Int[Array, "s"]
     ) -> Bool[Array, "#b #n t s"] | None:
-        """The array, True where a query may attend; None where all may attend to all."""
+        """The mask as an array, True where a query may attend; None where all may attend to all."""
         t, s = len(query_positions), len(key_positions)
         allowed = None
         if self.causal or self.window:
@@ -81,7 +84,7 @@ class Visible:
     def block(
         self, query: tuple[Int[Array, ""], int], key: tuple[Int[Array, ""], int]
     ) -> "Visible":
-        """What holds between the queries and the keys of a block, each (start, length)."""
+        """The rules between a block of queries and one of keys, each given as (start, length)."""
         cut = lambda x, at, axis: jax.lax.dynamic_slice_in_dim(x, *at, axis=axis)  # noqa: E731
         mask = self.mask
         if mask is not None:
@@ -93,7 +96,8 @@ class Visible:
         return replace(self, mask=mask, **blocks)
 
     def padded(self, queries: int, keys: int, key_length: int, rows: int) -> "Visible":
-        """The same with so many more queries and keys behind; nobody attends to the new keys."""
+        """The rules with so many more queries and keys at the end; nobody attends to the new
+        keys."""
 
         def pad(x, more, axis):
             if x is None or not more:

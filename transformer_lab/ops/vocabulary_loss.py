@@ -1,7 +1,7 @@
-"""What a loss needs of the logits, without the logits [tokens, vocabulary] in memory.
+"""The statistics of logits that a loss needs, without the logits [tokens, vocabulary] in memory.
 
 The output table is read block by block. Blocks of the vocabulary and not of the tokens, so that a
-table that is split over devices is brought together once a step, and its gradient taken apart once.
+table that is split over devices is gathered once a step, and its gradient scattered once.
 """
 
 import math
@@ -20,12 +20,12 @@ from transformer_lab.ops.products import kernel_gradient
 PIECES = 8192  # from so many on ...
 LOGITS = 2**27  # ... and from so many bytes of float32 logits on each device, blocks are worth it
 TOKENS = ("rows", "length", "vocabulary")
-STORED = (None, "columns")  # how the table lies, and its gradient: a block of rows is cut anywhere
-APART = ("vocabulary", "parts")  # on the way from there to where a product needs it, and back
+STORED = (None, "columns")  # how the table and its gradient lie: any block of rows is local
+APART = ("vocabulary", "parts")  # the layout between the stored one and the product's
 
 
 def worth_blocks(rows: int, length: int, pieces: int) -> bool:
-    """Whether whole logits would take much memory: to make them twice takes a third more time."""
+    """Whether whole logits would be so large that computing them twice, a third more time, pays."""
     shape, mesh = (rows, length, pieces), current_mesh()
     if mesh is not None:
         shape = NamedSharding(mesh, split_of(TOKENS, shape, mesh)).shard_shape(shape)
@@ -43,7 +43,7 @@ def blockwise_scores(
 ) -> TokenScores:
     """`losses.token_scores` of the logits states table^T + bias, of which the first `size` count.
 
-    Products are made in the states' type and summed in float32, as all else here is.
+    Products are made in the states' type and summed in float32; all other numbers are float32.
     """
     size = len(table) if size is None else size
     labels = jnp.clip(labels, 0, size - 1)
@@ -51,7 +51,7 @@ def blockwise_scores(
 
 
 def _over_blocks(sizes, step, carry):
-    """step(carry, start, rows) for each block of the table, the last one maybe smaller."""
+    """Folds step(carry, start, rows) over the table's blocks; the last one may be smaller."""
     size, block = sizes
     whole = size // block
     carry = repeat(whole, lambda i, c: step(c, i * block, block), carry)
@@ -59,7 +59,7 @@ def _over_blocks(sizes, step, carry):
 
 
 def _logits(states, table, bias, start, rows):
-    """The block of the table in the states' type, and the logits it gives, float32."""
+    """A block of the table in the states' type, and the float32 logits that it gives."""
     part = jax.lax.dynamic_slice_in_dim(table, start, rows).astype(states.dtype)
     for names in (STORED, APART, ("vocabulary", None)):
         part = constrain(part, *names)
@@ -70,7 +70,7 @@ def _logits(states, table, bias, start, rows):
 
 
 def _flat(x):
-    """All tokens as one matrix where there is one device; on a mesh rows stay apart."""
+    """All tokens as one matrix [tokens, D] on one device; on a mesh x as it is."""
     return x if current_mesh() is not None else x.reshape(-1, x.shape[-1])
 
 
@@ -90,6 +90,7 @@ def _forward(sizes, states, table, labels, bias):
         _, logits = _logits(states, table, bias, start, rows)
         mine = labels[..., None] - start == jnp.arange(rows)
         highest = logits.max(axis=-1)
+        # A running logsumexp: sums are scaled anew whenever a block has a greater logit
         new = jnp.maximum(top, highest)
         total = total * jnp.exp(top - new) + jnp.exp(logits - new[..., None]).sum(axis=-1)
         chosen = chosen + jnp.where(mine, logits, 0.0).sum(axis=-1)
@@ -110,6 +111,7 @@ def _backward(sizes, kept, gradients):
     def step(carry, start, rows):
         to_states, to_table, to_bias = carry
         part, logits = _logits(states, table, bias, start, rows)
+        # Derivatives by a logit: softmax (logsumexp), 1 / size (mean), 1 at the label (chosen)
         slopes = of_logsumexp * jnp.exp(logits - logsumexp[..., None]) + of_mean / sizes[0]
         mine = labels[..., None] - start == jnp.arange(rows)
         slopes = slopes + jnp.where(mine, of_chosen, 0.0)

@@ -1,4 +1,4 @@
-"""What word vectors are trained by, and what lies near in them."""
+"""The loss that word vectors are trained with, and the search for the nearest vectors."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,10 @@ from jaxtyping import Array, Bool, Float, Int
 def negative_sampling(
     logits: Float[Array, "*rows k"], mask: Bool[Array, "*rows k"]
 ) -> Float[Array, "*rows"]:
-    """-log s(true) - sum log s(-drawn), s the logistic function; the true word stands first.
+    """-log s(true) - sum log s(-drawn), where s is the logistic function (Mikolov 2013b, eq. 4).
 
-    Drawn words that the mask leaves out do not count (Mikolov 2013b, eq. 4).
+    The logits of a center and a context word, the true one first, then k - 1 drawn ones; those
+    where the mask is False do not count.
     """
     drawn = jnp.where(mask[..., 1:], jax.nn.softplus(logits[..., 1:]), 0.0)
     return jax.nn.softplus(-logits[..., 0]) + drawn.sum(axis=-1)
@@ -20,7 +21,8 @@ def negative_sampling(
 def nearest(
     vectors: Float[np.ndarray, "v d"], query: Float[np.ndarray, "d"], count: int
 ) -> tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-    """The rows of greatest cosine with the query, best first, and the cosines."""
+    """The indices of the vectors with the greatest cosines to the query, best first; the
+    cosines."""
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     cosines = vectors @ query / np.maximum(norms, 1e-12)
     best = np.argsort(-cosines, kind="stable")[:count]

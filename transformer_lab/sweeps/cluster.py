@@ -1,4 +1,4 @@
-"""A sweep as an array job, one element a run, through the optional package submitit."""
+"""Runs a sweep as an array job, one job for each run, through the optional package submitit."""
 
 import os
 import subprocess
@@ -21,8 +21,9 @@ def submit(
     """Submits `sweep ARGUMENTS --index=I` for each index; returns the jobs' ids.
 
     `launcher` "slurm" returns at once; "local" runs the jobs on this machine. At most `parallel`
-    run at a time; None means all of an array, and one by one on this machine. `parameters` are
-    submitit's, such as slurm_partition, gpus_per_node and timeout_min.
+    run at a time; None means all at once in an array job, and one by one on this machine.
+    `parameters` are submitit's, such as slurm_partition, gpus_per_node and timeout_min. Raises:
+    LabError without submitit, or for parameters that it refuses.
     """
     try:
         import submitit
@@ -32,7 +33,7 @@ def submit(
             "can run each element with --index=I"
         ) from error
     try:
-        folder, often = workdir / "jobs", 1000  # an element goes on after its time limit
+        folder, often = workdir / "jobs", 1000  # how often a job may continue after its time limit
         executor = submitit.AutoExecutor(folder, launcher, slurm_max_num_timeout=often)
         values = {key: int(v) if v.isdecimal() else v for key, v in parameters.items()}
         values = {"slurm_array_parallelism": parallel or max(len(indices), 1), **values}
@@ -52,7 +53,7 @@ def submit(
 
 
 class Element:
-    """What an element does: it trains its run in a process, and fails when that fails."""
+    """One job of the array: trains its run in a subprocess, and fails when that fails."""
 
     process: Any = None
 
@@ -64,7 +65,7 @@ class Element:
             raise LabError(f"exit code {code} of {' '.join(command)}")
 
     def checkpoint(self, command: list[str]) -> Any:
-        """submitit asks, in the handler of SIGUSR2: the run saves, the element is queued again."""
+        """Called by submitit before the time limit: the run saves, and the job is queued again."""
         import submitit
 
         if self.process is not None and self.process.returncode is None:

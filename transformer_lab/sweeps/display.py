@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a live table on a terminal, lines elsewhere."""
+"""Shows how a sweep progresses: a live table on a terminal, lines of a log elsewhere."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ STYLES = {"finished": "green", "failed": "red", "running": "yellow"}
 
 
 class Board:
-    """State, step, loss and time left of each run."""
+    """The display of a sweep: the state, step, loss and time left of each run."""
 
     def __init__(self, runs: list[Run], workdir: Path):
         self._runs, self._workdir, self._states = runs, workdir, {}
@@ -25,7 +25,7 @@ class Board:
             self._live.start()
 
     def update(self) -> None:
-        """Shows how things stand."""
+        """Refreshes the table, or logs a line for each run whose state has changed."""
         if self._live:
             self._live.update(table(self._runs, self._workdir), refresh=True)
             return
@@ -38,14 +38,14 @@ class Board:
             self._states[run.name] = state
 
     def close(self) -> None:
-        """The last table stays."""
+        """Shows the final state, which remains on the terminal, and stops the live display."""
         self.update()
         if self._live:
             self._live.stop()
 
 
 def table(runs: list[Run], workdir: Path) -> Table:
-    """A row a run."""
+    """A table with one line for each run: name, state, step, loss (or error) and time left."""
     found = Table("run", "state", "step", "loss", "time left")
     for run in runs:
         directory = workdir / run.name

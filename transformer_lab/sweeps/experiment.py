@@ -1,4 +1,4 @@
-"""An experiment: a file that says which runs answer a question, and how their table reads."""
+"""An experiment: a file that says which runs answer a question, and what their table shows."""
 
 import copy
 import dataclasses
@@ -21,30 +21,30 @@ NAME = re.compile(r"(?![_.,-])[\w.,=+-]{1,120}")  # safe in a path and in a shel
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What the `get_experiment(scale)` of a file in `experiments/` returns; scale: cpu | paper.
+    """What `get_experiment(scale)` of a file in `experiments/` returns; scale is "cpu" or "paper".
 
-    Scores are named as results.json has them, without the split. The best row is the one with the
-    best `metric` on the validation split.
+    Scores have the names of results.json, without the split. The best row of the table is the one
+    with the best `metric` on the validation split.
     """
 
     config: str  # the base, FILE or FILE:ARG; "" where `measure` takes the place of training
     variations: list[Variation]
     metric: str = "loss"
     higher_is_better: bool = False
-    changes: dict[str, Any] = dataclasses.field(default_factory=dict)  # in all runs
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)  # applied to all runs
     columns: tuple[str, ...] = ()  # other scores of the test split to show
-    paper: dict[str, float | str] = dataclasses.field(default_factory=dict)  # figures by row
-    source: str = ""  # of the paper's figures
-    needs_init_from: bool = False  # the command must say --init_from
-    plot: Callable[[Any], Any] | None = None  # of a `results.Table`, to a matplotlib Figure
-    # From a variation's changes to its scores, in place of training; nothing is best then
+    paper: dict[str, float | str] = dataclasses.field(default_factory=dict)  # row -> its figure
+    source: str = ""  # where the paper's figures are from, such as a table's number
+    needs_init_from: bool = False  # whether the command must say --init_from
+    plot: Callable[[Any], Any] | None = None  # makes a matplotlib Figure of a `results.Table`
+    # Gives the scores for a variation's changes, in place of training; no row is the best then
     measure: Callable[[dict[str, Any]], dict[str, float]] | None = None
     doc: str = ""  # the file's docstring
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One command line of `train`, less its --workdir; a measurement has settings alone."""
+    """One run: its command line for `train`, without --workdir (a measurement has none)."""
 
     name: str
     row: str
@@ -53,7 +53,10 @@ class Run:
 
 
 def load(path: str, scale: str) -> Experiment:
-    """The experiment of a file."""
+    """Reads the experiment defined in a Python file, at scale "cpu" or "paper".
+
+    Raises: LabError if the file defines none, or if its code fails.
+    """
     module = load_module(path)
     if not hasattr(module, "get_experiment"):
         raise LabError(f"{path} has no get_experiment(scale): it is no experiment")
@@ -64,7 +67,7 @@ def load(path: str, scale: str) -> Experiment:
 
 
 def load_module(path: str) -> ModuleType:
-    """A Python file, executed anew."""
+    """Executes a Python file and returns it as a module."""
     check_file(path)
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -73,7 +76,7 @@ def load_module(path: str) -> ModuleType:
 
 
 def _guarded(path: str, call: Callable[..., Any], *args: Any) -> Any:
-    """What a user's file does; a mistake in it becomes one line that says where."""
+    """Calls a user's code; an error in it becomes a LabError with the file and line."""
     try:
         return call(*args)
     except LabError:
@@ -83,7 +86,7 @@ def _guarded(path: str, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
-    """The runs in the order of the variations.
+    """The runs of an experiment, in the order of its variations.
 
     Raises: LabError for a key that the config lacks, an impossible config, or two equal names.
     """
@@ -108,12 +111,12 @@ def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
         return [
             Run(v.name, v.row, (), experiment.changes | v.changes) for v in experiment.variations
         ]
-    read = functools.cache(_load_config)  # once for all seeds: some files count parameters
+    read = functools.cache(_load_config)  # once for all seeds: some config files are slow
     return [_run(v.name, v.row, common | v.changes, read) for v in experiment.variations]
 
 
 def _run(name: str, row: str, values: dict[str, Any], read: Callable[[str], ConfigDict]) -> Run:
-    """The command line of a run; `read` gives the config of a file, which is not changed."""
+    """The run with these values of flags and config keys; `read` gives the config of a file."""
     flags = {flag: values.pop(flag) for flag in FLAGS}
     try:
         config = copy.deepcopy(read(flags["config"]))

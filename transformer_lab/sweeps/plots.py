@@ -10,7 +10,7 @@ from transformer_lab.training.places import write_atomically
 
 
 def curves(table: Table) -> Figure:
-    """Training loss and the deciding score on the validation split by step; a line a run."""
+    """Training loss and the deciding score on the validation split by step; each run is a curve."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     keys = "loss", f"validation/{table.plan['metric']}"
     for axes, key in zip(figure.subplots(1, 2), keys, strict=True):
@@ -30,14 +30,14 @@ def curves(table: Table) -> Figure:
 
 
 def plain(text: str) -> str:
-    """A name as a figure's text: short, no formula, and not hidden from the legend as "_x" is."""
+    """A name as a figure can show it: at most 60 characters, no formula, no leading "_"."""
     text = "".join(char if char.isprintable() else " " for char in text)
     text = text if len(text) <= 60 else f"{text[:59]}…"
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def save(figure: Figure, path: Path) -> bytes:
-    """Writes PATH.png and PATH.svg; returns the SVG."""
+    """Writes the figure as PATH.png and PATH.svg, and returns the SVG's bytes."""
     written = {}
     for kind in ("png", "svg"):
         file = io.BytesIO()

@@ -17,7 +17,7 @@ from transformer_lab.sweeps.results import COSTS, Row, Table, read_table, score_
 from transformer_lab.training.places import write_atomically
 from transformer_lab.training.writers import log
 
-MEASURED = ("seconds", "step_seconds")  # costs that differ from seed to seed
+MEASURED = ("seconds", "step_seconds")  # measured costs, which differ from seed to seed
 LEGEND = "Mean ± sample deviation over the seeds; * is the best on the validation split."
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}
 table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:right}
@@ -25,7 +25,7 @@ td:first-child,th:first-child{text-align:left}.scroll{overflow-x:auto}img{max-wi
 
 
 class Grid(NamedTuple):
-    """A table of texts."""
+    """A table whose cells are texts: the names of its columns, and its rows."""
 
     header: list[str]
     rows: list[list[str]]
@@ -37,9 +37,9 @@ Plot = Callable[[Table], Figure]
 def write_report(workdir: Path, other: Path | None = None, plot: Plot | None = None) -> str:
     """Writes report.md, .csv, .tex and .html, and the figures; returns the Markdown.
 
-    `other` is another sweep's directory to compare with: compare.csv, and a table in the others.
-    `plot` is the experiment's own. The file that sweep.json names is never run: whoever sends a
-    directory of results must not run a program here.
+    `other` is the directory of another sweep to compare with: it adds compare.csv, and a table to
+    the reports. `plot` is the experiment's own. The file that sweep.json names is never run:
+    whoever sends a directory of results must not run a program here.
     """
     table = read_table(workdir)
     grids = [results_grid(table)]
@@ -59,7 +59,7 @@ def write_report(workdir: Path, other: Path | None = None, plot: Plot | None = N
 
 
 def results_grid(table: Table) -> Grid:
-    """What a reader sees; columns of which nothing is known are left out."""
+    """The table for readers: scores and costs by row; columns without any value are left out."""
     plan = table.plan
     known = lambda keys: [key for key in keys if any(row.numbers(key) for row in table.rows)]  # noqa: E731
     scores, costs = known(score_keys(table.plan)), known(COSTS)
@@ -75,7 +75,7 @@ def results_grid(table: Table) -> Grid:
 
 
 def numbers_grid(table: Table) -> Grid:
-    """The same with all digits, for programs."""
+    """The table for programs, with all digits: mean and deviation of each score and cost."""
     header = ["variation", "best", "finished", "runs", "failed", "paper", "source"]
     keys = [*score_keys(table.plan), *COSTS]
     header += [f"{key} {what}" for key in keys for what in ("mean", "deviation")]
@@ -92,7 +92,7 @@ def numbers_grid(table: Table) -> Grid:
 
 
 def comparison(table: Table, other: Table) -> Grid:
-    """Of test scores: the difference of the means with its standard error, row by row.
+    """The differences of two sweeps' mean test scores, with standard errors, for rows in both.
 
     The error is sqrt(s1^2 / n1 + s2^2 / n2) (Welch 1947): the runs are taken as unpaired.
     """
@@ -110,7 +110,7 @@ def comparison(table: Table, other: Table) -> Grid:
 
 
 def notes(table: Table) -> list[str]:
-    """The legend, and a line for each run that is not in the means."""
+    """The table's legend, and a line for each run that is not in the means, with the reason."""
     failed, missing = table.in_state(failed=True), table.in_state(failed=False)
     lines = [f"failed: {run.name}: {run.error}" for run in failed]
     return [LEGEND, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
@@ -135,7 +135,7 @@ def _cost(row: Row, key: str) -> str:
 
 
 def _own_plot(table: Table, plot: Plot | None) -> dict[str, Figure]:
-    """The experiment's figure; runs that it needs may be missing, which is no failure."""
+    """The experiment's own figure; if it fails, as when runs are missing, a log line says so."""
     try:
         return {"plot": plot(table)} if plot else {}
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The results of a sweep, read from its runs' directories: rows of runs that differ in seeds."""
+"""The results of a sweep, read from its runs' directories; runs that differ in seeds form a row."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ COSTS = {  # keys of results.json, and their columns' names
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One run. `values` are those of results.json, {} before it is finished."""
+    """The result of one run; `values` are those of results.json, {} before it is finished."""
 
     name: str
     directory: Path
@@ -52,7 +52,7 @@ class Result:
     values: dict[str, Any]
 
     def curve(self, key: str) -> tuple[list[int], list[float]]:
-        """Steps and values of a metric over the run, key as in metrics.jsonl."""
+        """The steps and values of a metric over the run; `key` is its name in metrics.jsonl."""
         lines = read_metrics(self.directory)
         points = [(x["step"], float(x[key])) for x in lines if fits(x.get(key), float)]
         return [step for step, _ in points], [value for _, value in points]
@@ -60,7 +60,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Runs that differ in their seeds; keys are those of results.json, such as "test/loss"."""
+    """Runs that differ only in their seeds; keys are those of results.json, such as "test/loss"."""
 
     name: str
     runs: tuple[Result, ...]
@@ -70,18 +70,18 @@ class Row:
         return [run for run in self.runs if run.state == FINISHED]
 
     def numbers(self, key: str) -> list[float]:
-        """One of each finished run that has it."""
+        """The values of a score in the finished runs that have it."""
         return [float(run.values[key]) for run in self.finished if key in run.values]
 
     def mean(self, key: str) -> float:
-        """NaN without a finished run."""
+        """The mean of a score over the finished runs, NaN if there is none."""
         found = self.numbers(key)
         if not all(map(math.isfinite, found)):
             return sum(found)
         return statistics.fmean(found) if found else math.nan
 
     def deviation(self, key: str) -> float:
-        """Of a sample, with n - 1; NaN of fewer than two runs or where a number is none."""
+        """The sample deviation (with n - 1) of a score; NaN for fewer than two finite values."""
         found = self.numbers(key)
         if len(found) < 2 or not all(map(math.isfinite, found)):
             return math.nan
@@ -90,7 +90,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A sweep: what sweep.json says of it, and its rows."""
+    """A sweep: its plan (the content of sweep.json), and its rows."""
 
     workdir: Path
     plan: dict[str, Any]
@@ -98,20 +98,20 @@ class Table:
 
     @functools.cached_property
     def best(self) -> str | None:
-        """The row that is best on the validation split, of those with every seed finished."""
+        """The row that is best on the validation split, among those with all seeds finished."""
         key, sign = f"validation/{self.plan['metric']}", 1 if self.plan["higher_is_better"] else -1
         whole = [row for row in self.rows if len(row.numbers(key)) == len(row.runs)]
         whole = [row for row in whole if math.isfinite(row.mean(key))]
         return max(whole, key=lambda row: sign * row.mean(key)).name if whole else None
 
     def in_state(self, failed: bool) -> list[Result]:
-        """Failed runs, or those that are missing for another reason."""
+        """The runs that failed, or those that are missing for another reason."""
         runs = (run for row in self.rows for run in row.runs if run.state != FINISHED)
         return [run for run in runs if (run.state == FAILED) == failed]
 
 
 def read_table(workdir: Path) -> Table:
-    """What stands in a sweep's directory now."""
+    """The sweep in a directory, with the results so far. Raises: LabError if there is none."""
     if not (workdir / SWEEP).exists():
         raise LabError(f"{workdir} holds no sweep (no {SWEEP}): is it the --workdir of a sweep?")
     plan = read_plan(workdir / SWEEP)
@@ -123,7 +123,7 @@ def read_table(workdir: Path) -> Table:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """What sweep.json says. Raises: LabError that names a key that is missing or mistyped."""
+    """The content of sweep.json. Raises: LabError that names a key that is missing or mistyped."""
     plan = read_json(path)
     for key, hint in PLAN.items():
         if not fits(plan.get(key), hint):
@@ -136,7 +136,7 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 
 def score_keys(plan: dict[str, Any]) -> list[str]:
-    """The keys of results.json that a sweep's table shows."""
+    """The keys of results.json that a sweep's table shows: validation's metric, then test's."""
     metrics = [plan["metric"], *plan["columns"]]
     return [f"validation/{plan['metric']}", *(f"test/{metric}" for metric in metrics)]
 
@@ -162,7 +162,7 @@ def _result(name: str, directory: Path, scores: set[str]) -> Result:
 
 
 def _flops(config: dict[str, Any], vocab_size: int | None) -> dict[str, int]:
-    """Of training, a token: of rows of one length and a family whose file says what it costs."""
+    """Training FLOPs a token, for batches of one length and a family that states its costs."""
     resolved = resolve(ConfigDict(config))
     length = getattr(resolved.sections.get("batch"), "length", None)
     training_flops = models.said(resolved.model, "training_flops")

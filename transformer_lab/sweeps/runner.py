@@ -1,7 +1,7 @@
 """Trains the runs of a sweep, some at a time, each in a process and a directory of its own.
 
-Nothing is known of a run but what its directory says. So a sweep that was killed goes on by the
-same command: finished runs are skipped, stopped ones resumed, failed ones tried once more.
+All that is known of a run is what its directory holds. So a sweep that was killed is continued by
+the same command: finished runs are skipped, stopped ones resumed, failed ones tried once more.
 """
 
 import json
@@ -39,7 +39,7 @@ TO_RESUME = {LOST, *(-number for number in NUMBERS), *(128 + number for number i
 
 
 def command(run: Run, directory: Path) -> list[str]:
-    """What trains a run."""
+    """The command line that trains a run in a directory."""
     module = [sys.executable, "-m", "transformer_lab", "train"]
     return [*module, *run.arguments, f"--workdir={directory}"]
 
@@ -47,8 +47,8 @@ def command(run: Run, directory: Path) -> list[str]:
 def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dict) -> None:
     """Writes sweep.json: all that a report needs beside the runs' directories.
 
-    `told` is what the command said: experiment, scale, init_from. Raises: LabError when a run that
-    lies there was another one, or the sweep is that of another file.
+    `told` holds what the command line said: experiment, scale, init_from. Raises: LabError if the
+    directory holds the sweep of another file, or a run with other settings.
     """
     path = workdir / SWEEP
     old = read_json(path) if path.exists() else {}
@@ -71,10 +71,10 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
 
 
 def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
-    """Trains all that are not finished and returns the names of those that failed.
+    """Trains all runs that are not finished, and returns the names of those that failed.
 
-    Each of several runs at a time has its own share of the cores: threads that take turns on all of
-    them make every run wait for the others.
+    Runs that train at the same time get separate shares of the cores: threads that take turns on
+    all cores would make every run wait for the others.
     """
     waiting, active, failed = list(runs), [], []
     shares = _shares(parallel)
@@ -98,9 +98,9 @@ def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
 
 
 def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) -> list[str]:
-    """Writes down what `function` finds for each run's settings, one run after the other, here.
+    """Computes each run's scores with `function` in this process, and stores them as results.
 
-    States, results and what is returned are as of `sweep`.
+    The states, results and return value are the same as in `sweep`.
     """
     failed = []
     for run in runs:
@@ -121,7 +121,7 @@ def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) ->
 
 
 def _shares(parallel: int) -> list[set[int]]:
-    """The cores of each run at a time; empty sets where they are too few or cannot be chosen."""
+    """A set of cores for each parallel run; empty sets if there are too few cores."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < parallel:
         return [set() for _ in range(parallel)]
@@ -129,7 +129,7 @@ def _shares(parallel: int) -> list[set[int]]:
 
 
 def _start_some(waiting: list[Run], active: list, workdir: Path, shares: list[set[int]]) -> None:
-    elsewhere = 0  # runs that the killed sweep before this one left, or one beside it has
+    elsewhere = 0  # runs still going on from a sweep that was killed, or from one beside it
     for run in list(waiting):
         directory = workdir / run.name
         state = state_of(directory)
@@ -144,7 +144,7 @@ def _start_some(waiting: list[Run], active: list, workdir: Path, shares: list[se
 
 
 class _Process:
-    """A run under way."""
+    """A run that is being trained in a subprocess."""
 
     def __init__(self, run: Run, directory: Path, held, share: set[int]):
         self.name, self.directory, self._held, self.share = run.name, directory, held, share
@@ -170,7 +170,7 @@ class _Process:
         return self._process.poll() is not None
 
     def record(self) -> str:
-        """Writes down a failure; returns the state."""
+        """Stores the error if the run failed, gives up its lock, and returns the run's state."""
         code = self._process.returncode
         if code not in {0, *TO_RESUME}:
             write_json(self.directory / FAILURE, {"error": self._error(code), "code": code})

@@ -1,4 +1,4 @@
-"""What became of a run, read off its directory alone."""
+"""The state of a run (waiting, running, stopped, failed or finished), from its directory alone."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ PROGRESS = re.compile(r"^step (\d+)/(\d+)  loss (\S+) .* left (\S+)$", re.MULTIL
 
 
 class Progress(NamedTuple):
-    """Texts of the newest line of a run's log that has them, "" before the first."""
+    """The newest step, loss and time left in a run's log, as texts; "" before the first."""
 
     step: str = ""
     loss: str = ""
@@ -26,7 +26,7 @@ class Progress(NamedTuple):
 
 
 def state_of(directory: Path) -> str:
-    """One of the states above."""
+    """The state of the run in a directory: one of the names above."""
     if (directory / RESULTS).exists():
         return FINISHED
     if is_locked(directory):
@@ -37,13 +37,13 @@ def state_of(directory: Path) -> str:
 
 
 def failure(directory: Path) -> str:
-    """The one line that says why a run failed, "" if it did not."""
+    """The line that says why a run failed; "" if it did not."""
     path = directory / FAILURE
     return " ".join(str(read_json(path).get("error")).split()) if path.exists() else ""
 
 
 def progress(directory: Path) -> Progress:
-    """Of the run's log, whose end alone is read."""
+    """The newest progress in a run's log, of which only the last 8 KiB are read."""
     path = directory / LOG
     if not path.exists():
         return Progress()
@@ -54,10 +54,10 @@ def progress(directory: Path) -> Progress:
 
 
 def lock(directory: Path) -> IO[bytes] | None:
-    """The directory's lock, None if another process trains there.
+    """Locks a run's directory; returns the lock's open file, or None if a process trains there.
 
-    It is held as long as a process has the file open: the run inherits it, so that one whose sweep
-    was killed is known to be still going on.
+    The lock holds as long as any process has the file open: the run inherits it, so that a run
+    whose sweep was killed is still known to be running.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file = open(directory / "lock", "ab")  # noqa: SIM115  open is held
@@ -70,7 +70,7 @@ def lock(directory: Path) -> IO[bytes] | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process trains there."""
+    """Whether a process trains the run in this directory."""
     if not (directory / "lock").exists():
         return False
     file = lock(directory)
@@ -80,9 +80,9 @@ def is_locked(directory: Path) -> bool:
 
 
 def refuse_changes(run: Run, directory: Path) -> None:
-    """A run that has something to lose keeps its settings; LabError names the key that changed.
+    """LabError if a run with results or checkpoints had other settings; it names the key.
 
-    One that left no checkpoint may start again with others.
+    A run that has neither may start again with other settings.
     """
     if not (directory / SETTINGS).exists():
         return

@@ -1,4 +1,4 @@
-"""Lists of named variations of a config, and what makes larger lists of them."""
+"""Named variations of a config, and functions that combine them into larger lists."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from transformer_lab.errors import LabError
 
-# Of `train`, which can vary as keys do
+# Flags of `train` that can vary as config keys do
 FLAGS = ("config", "init_from", "init_pattern", "init_into")
 
 
 class Variation(NamedTuple):
-    """One run: the row of the table that it belongs to, and what it changes.
+    """One run of an experiment: the row of the table that it belongs to, and what it changes.
 
     Keys of `changes` are dotted keys of the config, or one of `FLAGS`.
     """
@@ -21,13 +21,13 @@ class Variation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the run and its directory: runs of one row differ in their seeds."""
+        """The name of the run and of its directory: the row, and the seed if it has one."""
         seed = f"seed={self.changes['seed']}" if "seed" in self.changes else ""
         return ",".join(part for part in (self.row, seed) if part) or "run"
 
 
 def vary(key: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Variation]:
-    """One variation a value, named by it (`dropout=0.1`), or by the keys of a mapping."""
+    """One variation for each value, named by it (`dropout=0.1`), or by the keys of a mapping."""
     if isinstance(values, Mapping):
         return [Variation(name, {key: value}) for name, value in values.items()]
     last = key.split(".")[-1]
@@ -35,24 +35,31 @@ def vary(key: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Variation]
 
 
 def grid(*lists: list[Variation]) -> list[Variation]:
-    """Every combination, the last list fastest."""
+    """Every combination of one variation from each list, the last list varying fastest.
+
+    grid(vary("lr", [1, 2]), vary("seed", [0, 1])) has the rows lr=1,seed=0, lr=1,seed=1,
+    lr=2,seed=0, lr=2,seed=1.
+    """
     return [_joined(parts) for parts in itertools.product(*lists)]
 
 
 def pair(*lists: list[Variation]) -> list[Variation]:
-    """The first of each list together, the second of each, and so on."""
+    """Combines the first variations of all lists, the second ones, and so on.
+
+    Raises: LabError for lists of different lengths.
+    """
     if len({len(variations) for variations in lists}) > 1:
         raise LabError(f"pair() of lists of {', '.join(str(len(x)) for x in lists)}: unequal")
     return [_joined(parts) for parts in zip(*lists, strict=True)]
 
 
 def chain(*lists: list[Variation]) -> list[Variation]:
-    """One list after the other."""
+    """All variations of the first list, then those of the second, and so on."""
     return list(itertools.chain(*lists))
 
 
 def seeds(variations: list[Variation], count: int) -> list[Variation]:
-    """Each variation with the seeds 0, 1, ...; in the table they are one row."""
+    """Each variation with the seeds 0 .. count - 1; in the table they form one row."""
     return grid(variations, [Variation("", {"seed": seed}) for seed in range(count)])
 
 

@@ -1,11 +1,11 @@
-"""Adapting a trained model: what of it trains, what stays, and how the two make one again.
+"""Adapting a trained model: which parameters train, which are frozen, and how both are joined.
 
-`split` and `assemble` are functions on trees of parameters and know no model. What is frozen has
-neither gradient nor optimizer state, and no checkpoint holds it.
+`split` and `assemble` are functions on trees of parameters and know no model. Frozen parameters
+have neither gradients nor optimizer state, and no checkpoint holds them.
 
 A frozen kernel [in, out] may be kept in one byte or half a byte a number. It then is a small tree:
-`int8` [in, out] with `absmax` [1, out], or `nf4` [in / 2, out], whose bytes hold a row and the
-next, with `absmax` [in / 64, out].
+`int8` [in, out] with `absmax` [1, out], or `nf4` [in / 2, out], each byte of which holds two
+successive inputs, with `absmax` [in / 64, out].
 """
 
 import math
@@ -24,11 +24,11 @@ from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.training.config import AdaptConfig
 from transformer_lab.training.optimizer import LAYER, stack_sizes
 
-# What trains, by method, besides adapt.train; "last" counts layers.
+# The paths of what each method trains besides adapt.train; "last" also trains whole layers.
 PATTERNS = {
     "head": None,
     "last": r"(^|/)final_norm/",
-    "bias": r"bias$",  # Ben Zaken 2022, section 3: of every layer, attention and norm
+    "bias": r"bias$",  # all biases: Ben Zaken 2022, section 3
     "lora": None,
     "adapters": r"_adapter/|norm/",  # Houlsby 2019, section 2.1: the norms too
 }
@@ -44,11 +44,11 @@ Packed = dict[str, Shaped[Array, "..."]]
 
 
 def split(params: Any, config: AdaptConfig, key: Key[Array, ""]) -> tuple[Any, Any]:
-    """(trained, frozen) trees; `assemble` of the two is the model at once.
+    """The trees of trained and frozen parameters, from which `assemble` makes the same model.
 
     lora replaces each target kernel [in, out] among the trained by lora_a [in, rank], drawn from
-    the key with variance 1 / (3 in), and lora_b [rank, out], zero (Hu 2021, section 4.1).
-    Raises: LabError for a pattern that finds nothing where it must.
+    the key with variance 1 / (3 in), and lora_b [rank, out], zero (Hu 2021, section 4.1). Raises:
+    LabError for a pattern that finds nothing where it must.
     """
     if config.method == "full":
         return params, {}
@@ -59,7 +59,7 @@ def split(params: Any, config: AdaptConfig, key: Key[Array, ""]) -> tuple[Any, A
     if config.method == "lora":
         for i, path in enumerate(sorted(lora_targets(frozen, config))):
             rows, columns = frozen[path].shape
-            # That of torch's kaiming_uniform with a = sqrt(5), as in the paper's code.
+            # Uniform in +-1 / sqrt(in), which is torch's kaiming_uniform with a = sqrt(5).
             draw = jax.random.uniform(
                 jax.random.fold_in(key, i), (rows, config.rank), minval=-1, maxval=1
             )
@@ -72,10 +72,10 @@ def split(params: Any, config: AdaptConfig, key: Key[Array, ""]) -> tuple[Any, A
 def assemble(
     trained: Any, frozen: Any, config: AdaptConfig, dropout_key: Key[Array, ""] | None = None
 ) -> Any:
-    """The parameters as the model takes them.
+    """The parameters that the model takes, from the trained and the frozen ones.
 
-    lora: W + alpha / rank * a b, as wide as W itself: the step computes and differentiates whole
-    matrices, and saves the optimizer's memory alone. Its dropout takes out rows of a, the input's
+    lora: W + alpha / rank * a b, as large as W itself: the step computes and differentiates whole
+    matrices, and saves the optimizer's memory alone. Its dropout zeroes rows of a, the input's
     features, the same for all tokens of a micro-batch, since no input is at hand here.
     """
     if config.method == "full":
@@ -100,8 +100,10 @@ def lora_factors(trained: Any) -> tuple[dict[str, tuple[Any, Any]], dict[str, An
 
 
 def trained_paths(paths: Iterable[str], config: AdaptConfig) -> set[str]:
-    """The paths of a model that train as they are, and running statistics; lora's targets are not
-    among them."""
+    """The paths that train as they are, running statistics included but not lora's targets.
+
+    Raises: LabError if the method finds nothing to train.
+    """
     paths, method, pattern = list(paths), config.method, PATTERNS[config.method]
     found = {path for path in paths if config.train and re.search(config.train, path)}
     own = {path for path in paths if pattern and re.search(pattern, path)}
@@ -120,7 +122,7 @@ def trained_paths(paths: Iterable[str], config: AdaptConfig) -> set[str]:
 
 
 def lora_targets(flat: dict[str, Any], config: AdaptConfig) -> list[str]:
-    """The kernels that lora changes, of frozen leaves by path."""
+    """The paths of the frozen kernels that lora changes. Raises: LabError if there are none."""
     targets = [path for path in flat if re.search(config.targets, path)]
     if not targets:
         raise LabError(
@@ -144,7 +146,7 @@ def _last_layers(paths: list[str], count: int) -> set[str]:
 
 
 def _pack(path, leaf, base):
-    """A frozen leaf as it is kept; one that its kind of number does not suit stays float32."""
+    """A frozen array as it is stored; one that the asked-for type does not suit stays float32."""
     if base == "bfloat16" and leaf.ndim == 2:
         return leaf.astype(jnp.bfloat16)
     kernel = leaf.ndim == 2 and path.endswith("/kernel")
@@ -153,7 +155,7 @@ def _pack(path, leaf, base):
 
 
 def _unpacked(frozen):
-    """Frozen leaves by path, in float32."""
+    """The frozen arrays by path, converted to float32."""
     flat = flatten_dict(frozen, is_leaf=lambda _, x: "absmax" in x, sep="/")
     return {
         path: dequantize(leaf) if isinstance(leaf, dict) else leaf.astype(jnp.float32)
@@ -162,9 +164,11 @@ def _unpacked(frozen):
 
 
 def quantize(kernel: Float[Array, "i o"], base: str) -> Packed:
-    """int8: each column by its greatest magnitude; nf4: each block of 64 inputs of a column.
+    """A kernel in one byte a number (int8) or half a byte (nf4), with the scales to restore it.
 
-    An odd number of inputs has no nf4: the caller's to see to.
+    int8 scales each column by its greatest magnitude; nf4 each block of 64 inputs of a column. nf4
+    needs an even number of inputs: the caller ensures it. The column (0.5, -1.0) becomes int8 (64,
+    -127) with absmax 1.
     """
     if base == "int8":
         absmax = jnp.abs(kernel).max(axis=0, keepdims=True)
@@ -181,7 +185,7 @@ def quantize(kernel: Float[Array, "i o"], base: str) -> Packed:
 
 
 def dequantize(packed: Packed) -> Float[Array, "i o"]:
-    """The float32 kernel that is left."""
+    """The float32 kernel that a quantized one stands for, rounding errors included."""
     absmax = packed["absmax"]
     if "int8" in packed:
         return packed["int8"].astype(jnp.float32) * (absmax / 127)

@@ -48,7 +48,7 @@ PARTS = re.compile(r"state(\.orbax-checkpoint-tmp.*)?|assets|(run|manifest)\.jso
 
 @dataclass(frozen=True)
 class Saved:
-    """What stands beside the arrays of a checkpoint."""
+    """The contents of a checkpoint other than its arrays."""
 
     step: int
     directory: Path
@@ -59,7 +59,7 @@ class Saved:
 
 
 class Checkpoints:
-    """Saves in the background, keeps the newest `keep`, restores what verifies."""
+    """Saves a run in the background, keeps the newest checkpoints, restores verified ones."""
 
     def __init__(self, workdir: Path, keep: int, log=print, best: str = ""):
         self.root = places.place(workdir).absolute() / "checkpoints"
@@ -83,9 +83,12 @@ class Checkpoints:
         base: dict[str, Any] | None = None,
         scores: dict[str, float] | None = None,
     ) -> None:
-        """Copies the arrays off the devices and returns; raises what the save before met. What the
-        state has frozen is not stored: `base` says where it came from. `scores` are those of the
-        validation split, if this step was evaluated."""
+        """Copies the arrays off the devices, starts writing them and returns.
+
+        Frozen parameters are not stored: `base` says where they came from. `scores` are the
+        validation scores, if this step was evaluated. Raises: LabError if this save cannot start or
+        the one before it failed.
+        """
         self.wait()
         directory = self.root / f"step_{step:08d}"
         try:
@@ -106,12 +109,12 @@ class Checkpoints:
         self._pending = self._worker.submit(self._finish, step, directory, files)
 
     def refuse_failure(self) -> None:
-        """LabError when the save under way has failed in this process already."""
+        """Raises: LabError if the save under way has already failed in this process."""
         if self._pending is not None and self._pending.done():
             self._pending.result()
 
     def wait(self) -> None:
-        """Until the last save is whole, in all processes; LabError when it failed."""
+        """Waits until the last save is complete in all processes. Raises: LabError if it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -149,13 +152,13 @@ class Checkpoints:
                 places.rmtree(self._path(step))
 
     def _unfinished(self, step: int) -> bool:
-        """Whether a directory holds nothing but what a save leaves that was cut."""
+        """Whether a directory holds nothing but what an interrupted save leaves behind."""
         names = [path.name for path in self._path(step).iterdir()]
         return MANIFEST not in names and all(map(PARTS.fullmatch, names))
 
     def best(self) -> tuple[int, float] | None:
-        """The first step whose score of the name that is kept is the best, and the score; None
-        where no score is kept or no whole checkpoint has it."""
+        """The (step, score) of the best whole checkpoint, by the score named `best`, the first of
+        equals; None if no score is named or no checkpoint has it."""
         found = []
         for step in self._steps() if self.kept_score else []:
             if (self._path(step) / MANIFEST).exists():
@@ -168,12 +171,12 @@ class Checkpoints:
         return self.root / f"step_{step:08d}"
 
     def _state(self, step: int) -> Path:
-        """Where Orbax finds the arrays of a step."""
+        """The directory where Orbax keeps the arrays of a step."""
         return (self._link or self.root) / f"step_{step:08d}" / "state"
 
     @contextlib.contextmanager
     def _readable(self, step: int) -> Iterator[Path]:
-        """Where Orbax reads the arrays of a step inside."""
+        """A context with the directory from which Orbax can read a step's arrays."""
         if self._staged:
             places.copy_files(self._path(step) / "state", self._state(step))
         yield self._state(step)
@@ -187,9 +190,10 @@ class Checkpoints:
         return sorted(int(match[1]) for match in names if match)
 
     def newest(self, count: int | None = None) -> list[int]:
-        """The newest steps that verify, `count` at most, oldest first; older ones are not read.
+        """The newest steps that verify, at most `count`, oldest first; older ones are not read.
 
-        Says which steps do not verify and why. Several processes share the reading, so all ask.
+        Logs which steps do not verify and why. All processes must call it, since they share the
+        reading.
         """
         self.wait()
         good = []
@@ -201,8 +205,11 @@ class Checkpoints:
         return good
 
     def scored(self, average: int) -> list[int]:
-        """The steps whose parameters stand for the run: that of the best score where one is kept,
-        else the newest `average`."""
+        """The steps whose parameters represent the run: that of the best score if one is kept, else
+        the newest `average`.
+
+        Raises: LabError if the best checkpoint is damaged.
+        """
         if (best := self.best()) is None:
             return self.newest(average)
         if not self._is_good(best[0]):
@@ -226,18 +233,18 @@ class Checkpoints:
         return not faulty
 
     def damaged(self) -> list[int]:
-        """Steps that were whole once and do not verify now."""
+        """The steps that were complete once and do not verify now."""
         good = self.newest()
         return [s for s in self._steps() if s not in good and (self._path(s) / MANIFEST).exists()]
 
     def array_bytes(self) -> int:
-        """Bytes on disk of the newest good step's arrays."""
+        """The size on disk, in bytes, of the newest good checkpoint's arrays."""
         manifests = (self._path(step) / MANIFEST for step in self.newest(1))
         files = (json.loads(path.read_bytes())["files"] for path in manifests)
         return sum(x["size"] for f in files for k, x in f.items() if k.startswith("state/"))
 
     def read(self, step: int) -> Saved:
-        """What stands beside the arrays of a good step."""
+        """Reads a good checkpoint except for its arrays."""
         directory = self._path(step)
         run = json.loads((directory / "run.json").read_bytes())
         assets = directory / "assets"
@@ -251,9 +258,9 @@ class Checkpoints:
         )
 
     def restore(self, step: int, abstract: Any) -> Any:
-        """The arrays, placed as the abstract state's shardings say; what it has frozen is kept.
+        """The stored arrays, laid out as the abstract state's shardings say; frozen ones are kept.
 
-        Orbax would cast a changed type and pass over a changed tree in silence: both are refused.
+        Orbax would cast a changed type and ignore a changed tree without a word: both are refused.
         """
         handler = ocp.StandardCheckpointHandler()
         with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
@@ -263,8 +270,10 @@ class Checkpoints:
             return abstract.replace(**found)
 
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
-        """The parameters alone, their average over the steps where one is stored; host arrays
-        unless shardings are given."""
+        """The parameters alone, or their moving average if one is stored.
+
+        They are host arrays unless shardings are given.
+        """
         handler = ocp.PyTreeCheckpointHandler()
         with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree
@@ -293,7 +302,7 @@ class Checkpoints:
         self.close()
 
     def close(self) -> None:
-        """Waits for this process's save, and ends the worker."""
+        """Waits for this process's save, and ends its background thread."""
         try:
             if self._pending is not None:  # not `wait`: other processes may have failed
                 self._pending.result()
@@ -305,7 +314,7 @@ class Checkpoints:
 
 
 def rank(name: str, score: float) -> float:
-    """What is lower for a better score: losses and errors as they are, all others negated."""
+    """A number that is lower for a better score: losses and errors as they are, others negated."""
     value = score if re.search(LOWER, name) else -score
     return math.inf if math.isnan(value) else value
 
@@ -316,7 +325,7 @@ def _stored(state: Any) -> dict[str, Any]:
 
 
 def _compare(stored: Any, abstract: Any, name: str) -> None:
-    """Refuses a checkpoint whose leaves are not those of this run."""
+    """Raises: LabError if the stored arrays differ from this run's in path, type or shape."""
 
     def leaves(tree):
         flat = jax.tree_util.tree_flatten_with_path(tree)[0]

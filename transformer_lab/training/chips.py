@@ -1,4 +1,4 @@
-"""What accelerators can do: their published peak rates, and the memory that a device has."""
+"""Published peak rates of accelerators, and the memory that a device has."""
 
 import math
 import re
@@ -40,15 +40,15 @@ ALIASES = {"TPU v5e": "TPU v5 lite", "TPU v5p": "TPU v5", "TPU v6e": "TPU v6 lit
 
 
 def chip_of(device: Any) -> Chip | None:
-    """The chip of a jax device by its kind, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3";
-    None where its rates are not known."""
+    """The chip of a jax device, by its kind such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3"; None
+    where its rates are not known."""
     kind = device.device_kind
     kind = ALIASES.get(kind, kind)
     return CHIPS.get(kind) or next((CHIPS[word] for word in kind.split() if word in CHIPS), None)
 
 
 def available() -> float:
-    """Bytes that a device of this process can take: its own, or its share of the host's."""
+    """The bytes that a device of this process can use: its own, or its share of the host's."""
     device = jax.local_devices()[0]
     if device.platform != "cpu":
         return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
@@ -62,10 +62,10 @@ def available() -> float:
 
 
 def refuse_too_large(state: Any) -> None:
-    """LabError when a train state and its gradient alone are more than a device's memory.
+    """Raises: LabError if a train state and its gradient alone exceed a device's memory.
 
-    `state` holds shapes with shardings. What a step needs besides depends on the batch, and
-    `inspect --compile` says it.
+    `state` holds shapes with shardings. What else a step needs depends on the batch; `inspect
+    --compile` measures it.
     """
 
     def of_a_device(tree):

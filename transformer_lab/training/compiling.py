@@ -1,7 +1,7 @@
-"""Compiles a run's own train step for devices that need not be there, and says what it costs.
+"""Compiles a run's own train step for devices that need not be present, and says what it costs.
 
-Nothing is allocated: state and batch are shapes. A TPU's compiler comes with the package libtpu
-and needs no TPU; simulated CPU devices show the same layout and the same collectives.
+Nothing is allocated: state and batch are shapes. A TPU's compiler comes with the package libtpu and
+needs no TPU; simulated CPU devices show the same layout and the same collectives.
 """
 
 import dataclasses
@@ -30,18 +30,21 @@ from transformer_lab.training.mesh import batch_sharding, make_mesh
 from transformer_lab.training.trainer import Trainer
 
 TOKENS = {*ROW_AXES, "sequence"}  # the axes over which tokens are divided
-NO_TPU = {  # what the runtime would ask the machine, and say where there is no TPU to ask
+NO_TPU = {  # answers to what the TPU's runtime would ask the machine if it had a TPU
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_STDERR_LOG_LEVEL": "3",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compilers need not take turns
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile at once
 }
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def devices_of(topology: str) -> list[Any]:
-    """The devices of "v5e:8x8", of "2*v5e:8x8" (two slices), or of "cpu:8", simulated ones."""
+    """The devices of a topology: "v5e:8x8", "2*v5e:8x8" (two slices), or "cpu:8" (simulated).
+
+    Raises: LabError for another text, or without the compiler or the devices.
+    """
     slices, _, name = topology.rpartition("*")
     if not re.fullmatch(r"\d*", slices) or ":" not in name:
         raise LabError(f'--topology="{topology}" is none: write v5e:8x8, 2*v5e:8x8 or cpu:8')
@@ -79,16 +82,16 @@ def _simulated(count: str) -> list[Any]:
 
 
 def abstract_trainer(resolved: Resolved, mesh: Mesh) -> Trainer:
-    """The run's trainer with a tokenizer and labels of which only the number is known."""
+    """The run's trainer, with stand-ins for tokenizer and labels: only their number matters."""
     run = dataclasses.replace(resolved.run, epochs=None)
     task = runs.build_task(resolved, stand_in(resolved.model, resolved.sections), mesh)
     return Trainer(run, task, mesh)
 
 
 def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str, Any]:
-    """Bytes, FLOPs, collectives and the least time of one step, on one device.
+    """Bytes, FLOPs, collectives and a lower bound on the time of one step, on one device.
 
-    `chip` is whose rates are taken, the topology's own unless it is simulated.
+    `chip` names the chip whose rates are used; "" means the topology's own, if it is not simulated.
     """
     devices = devices_of(topology)
     rates = _named(chip) if chip else _rates(devices)
@@ -116,10 +119,10 @@ def compile_step(resolved: Resolved, topology: str, chip: str = "") -> dict[str,
 
 
 def compile_with_text(lowered: Any, platform: str) -> tuple[Any, str]:
-    """The compiled program and its optimised text.
+    """The compiled program and its optimised HLO text.
 
-    A TPU's compiler prints its own, into a directory: it can be newer than jax, which then cannot
-    read all of its instructions.
+    A TPU's compiler prints the text itself, into a directory: it can be newer than jax, which then
+    cannot read all of its instructions.
     """
     if platform != "tpu":
         compiled = lowered.compile()
@@ -132,7 +135,10 @@ def compile_with_text(lowered: Any, platform: str) -> tuple[Any, str]:
 
 
 def memory_of(compiled: Any) -> dict[str, int]:
-    """Bytes a device; what is aliased is an argument that an output takes the place of."""
+    """The bytes of a device's memory that the program uses, by purpose.
+
+    Aliased bytes are those of arguments whose memory an output takes over.
+    """
     stats = compiled.memory_analysis()
     names = {"argument": "argument", "output": "output", "aliased": "alias", "temporary": "temp"}
     found = {f"{k}_bytes": getattr(stats, f"{v}_size_in_bytes") for k, v in names.items()}
@@ -142,8 +148,11 @@ def memory_of(compiled: Any) -> dict[str, int]:
 
 
 def roofline(found: dict[str, Any], chip: Chip, devices: int) -> dict[str, Any]:
-    """The time that no step is shorter than: the longest of products, memory and links, as if each
-    were hidden behind the longest. `mfu` is the model's own FLOPs over the peak's in that time."""
+    """A lower bound on a step's time: the longest of products, memory traffic and communication, as
+    if the others were hidden behind it.
+
+    `mfu` is the model's own FLOPs divided by the peak's in that time. Units: seconds.
+    """
     seconds = {
         "products": found["flops"] / chip.flops,
         "memory": found["traffic_bytes"] / chip.bandwidth,
@@ -155,11 +164,11 @@ def roofline(found: dict[str, Any], chip: Chip, devices: int) -> dict[str, Any]:
 
 
 def least_collectives(trainer: Trainer, dtype: str) -> int:
-    """Bytes that a device's links must carry for weights and gradients.
+    """The least bytes that a device's links must carry for weights and gradients.
 
-    A weight split over fsdp is gathered forward and backward in the compute dtype, and its gradient
-    scattered in its own; over row axes that do not split it, its gradient is summed (twice its
-    bytes). Activations, which tensor, sequence and expert move too, are not counted.
+    A weight split over fsdp is gathered forward and backward in the compute type, and its gradient
+    scattered in its own; over axes of examples that do not split it, its gradient is summed (twice
+    its bytes). Activations, which tensor, sequence and expert move too, are not counted.
     """
     sizes, total = trainer.mesh.shape, 0
     width = jax.numpy.dtype(dtype).itemsize
@@ -176,8 +185,11 @@ def least_collectives(trainer: Trainer, dtype: str) -> int:
 
 
 def model_flops(resolved: Resolved, trainer: Trainer, batch: dict[str, Any]) -> int:
-    """FLOPs of the whole batch's matrix products, forward and twice that backward: of a decoder
-    6 N a token and its attention's full square. What is computed again is not counted."""
+    """FLOPs of the whole batch's matrix products, forward and twice that backward.
+
+    For a decoder these are 6 N a token and its attention's full square. Recomputation is not
+    counted.
+    """
     plain = dataclasses.replace(resolved, model=_plain(resolved.model))
     task = abstract_trainer(plain, trainer.mesh).task
     shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -187,7 +199,7 @@ def model_flops(resolved: Resolved, trainer: Trainer, batch: dict[str, Any]) -> 
 
 
 def _plain(model: Any) -> Any:
-    """The model without kernels and recomputation, whose products can be counted."""
+    """The model's settings without special kernels and scanned layers, to count products."""
     changes = {"attention_implementation": "own", "scan_layers": False}
     for field in dataclasses.fields(model):
         value = getattr(model, field.name)
@@ -227,12 +239,12 @@ def _is_jaxpr(value: Any) -> bool:
 
 
 def _dtype(model: Any) -> str:
-    """Of the computation; of towers that of the text's."""
+    """The model's compute type; for two towers that of the text tower."""
     return model.dtype if isinstance(model, models.Computed) else "float32"
 
 
 def _rates(devices: Sequence[Any]) -> Chip | None:
-    """Of one device, which is half a chip where a topology counts a chip's two cores (v4)."""
+    """The rates of one device: half a chip's where a topology counts a chip's two cores (v4)."""
     rates, cores = chip_of(devices[0]), len({getattr(d, "core_on_chip", 0) for d in devices})
     if rates is None or cores == 1:
         return rates
@@ -249,7 +261,7 @@ def _named(chip: str) -> Chip:
 
 
 def _out_of_memory(error: Exception, trainer: Trainer, batch: dict[str, Any]) -> dict[str, Any]:
-    """What the compiler says of a step that does not fit; any other refusal is one line."""
+    """The compiler's figures for a step that does not fit; other errors become a LabError."""
     said = str(error)
     found = re.search(
         r"temporaries \(([\d.]+)([KMGT]?)\) exceed\w* available \w+ \(([\d.]+)(\w?)\)", said

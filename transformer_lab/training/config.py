@@ -24,12 +24,12 @@ BASES = ("float32", "bfloat16", "int8", "nf4")
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis; one of them may be -1: the rest."""
+    """The number of devices along each mesh axis; one of them may be -1, for all the rest."""
 
     data: int = -1  # copies of the model
     fsdp: int = 1  # parameters and optimizer state split, gathered a layer at a time when used
     tensor: int = 1  # heads and feed-forward units split
-    sequence: int = 1  # the positions of a row split
+    sequence: int = 1  # the positions of a sequence split
     expert: int = 1  # the experts of a layer split; all else as with data
     slice: int = 1  # copies of the model on slices that a slow network joins
     rules: str = ""  # extra sharding rules, "regex=axis,axis;...", before the built-in ones
@@ -45,18 +45,18 @@ class OptimizerConfig:
     """The optimizer and its learning-rate schedule; both count optimizer steps from 1."""
 
     name: str = "adam"  # adam | sgd | adafactor | lion | muon
-    learning_rate: float = 1e-3  # the peak
+    learning_rate: float = 1e-3  # the peak of the schedule
     schedule: str = "inverse_sqrt"  # inverse_sqrt | cosine | linear | constant
-    warmup_steps: int = 400  # linear from 0
-    end_factor: float = 0.0  # of the peak, at the last step of cosine and linear
+    warmup_steps: int = 400  # the rate rises linearly from 0
+    end_factor: float = 0.0  # share of the peak at the last step of cosine and linear
     b1: float = 0.9
     b2: float = 0.98
     epsilon: float = 1e-9
     weight_decay: float = 0.0  # decoupled, times the learning rate (Loshchilov 2019)
-    weight_decay_pattern: str = r"kernel$"  # of the parameters' paths that decay
-    clip_norm: float = 0.0  # of the accumulated gradient; 0: no clipping
-    multipliers: str = ""  # of the rate by path, "regex=0.1;regex=2"; the first that is found
-    layer_decay: float = 1.0  # of the rate, for each layer further down (Howard 2018, 3.2)
+    weight_decay_pattern: str = r"kernel$"  # found in the paths of parameters that decay
+    clip_norm: float = 0.0  # greatest norm of the accumulated gradient; 0: no clipping
+    multipliers: str = ""  # factors on the rate by path, "regex=0.1;regex=2"; the first that fits
+    layer_decay: float = 1.0  # factor on the rate for each layer further down (Howard 2018, 3.2)
 
     def __post_init__(self):
         positive = ("learning_rate", "warmup_steps", "end_factor", "weight_decay", "clip_norm")
@@ -68,16 +68,16 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AdaptConfig:
-    """What a run trains of a model that it takes from --init_from (see `training.adapting`)."""
+    """Which parameters of a model from --init_from a run trains (see `training.adapting`)."""
 
     method: str = "full"  # full | head | last | bias | lora | adapters
-    train: str = r"(classifier|pooler|nsp)/"  # paths that train besides, a new head's; "": none
-    last_layers: int = 2  # of each stack, with method = "last"
-    rank: int = 8  # of lora
+    train: str = r"(classifier|pooler|nsp)/"  # other paths that train, a new head's; "": none
+    last_layers: int = 2  # layers of each stack that train with method = "last"
+    rank: int = 8  # lora's rank
     alpha: float = 16.0  # lora's change is scaled by alpha / rank
-    dropout: float = 0.0  # of lora's input features
+    dropout: float = 0.0  # the rate of dropping lora's input features
     targets: str = r"(query|value)/kernel$"  # the kernels that lora changes
-    # Of what is frozen: bfloat16 for all matrices, int8 and nf4 for kernels
+    # The type of frozen parameters: bfloat16 for all matrices, int8 and nf4 for kernels
     base: str = "float32"
 
     def __post_init__(self):
@@ -92,7 +92,7 @@ class AdaptConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What the loop itself reads."""
+    """Settings of the training loop itself, of any task."""
 
     seed: int = 0
     steps: int = 1000  # optimizer steps
@@ -103,13 +103,13 @@ class RunConfig:
     log_every: int = 50
     eval_every: int = 1000
     save_every: int = 1000
-    keep: int = 5  # checkpoints
+    keep: int = 5  # newest checkpoints that are kept
     average: int = 1  # the final evaluation uses the mean of the last so many checkpoints
-    # Decay of the exponential moving average of the parameters, which then is what is evaluated,
-    # decoded and exported, and is saved beside those that train; 0: none
+    # Decay of the exponential moving average of the parameters, which is then evaluated, decoded
+    # and exported, and saved beside those that train; 0: no average
     ema_decay: float = 0.0
     # The validation score, such as loss or bleu, whose best checkpoint is kept besides the newest
-    # ones, and is what is scored at the end, opened and exported; "": the newest is
+    # ones, and is scored at the end, opened and exported; "": the newest one is
     best: str = ""
     patience: int = 0  # evaluations without a better `best` after which training ends; 0: never
     tensorboard: bool = True
@@ -138,7 +138,7 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A whole config as dataclasses."""
+    """A whole config as frozen dataclasses: the run's, the model's and the task's sections."""
 
     run: RunConfig
     model_kind: str
@@ -150,8 +150,8 @@ class Resolved:
 # How a model is computed, which changes none of its numbers.
 COMPUTED = r"model\.(\w+\.)?(scan_layers|remat|attention_implementation)"
 FREE_TEXT = frozenset(["decode.stop"])  # texts in which a comma is a comma
-# May change between the stops of one run without making it another run. The data may lie elsewhere:
-# its fingerprint tells whether it is the same.
+# Settings that may change when a run is resumed. The data may have moved: its fingerprint tells
+# whether it is the same.
 FREE_ON_RESUME = (
     r"(steps|epochs|log_every|eval_every|save_every|keep|average|best|patience|tensorboard)|"
     rf"micro_batches|(mesh|decode)\..*|batch\.workers|data\.path|{COMPUTED}"
@@ -159,7 +159,7 @@ FREE_ON_RESUME = (
 
 
 def default_config(model: str, task: str) -> "ml_collections.ConfigDict":
-    """Every key with its default, locked: an unknown key in a config file is refused."""
+    """All keys of a model and task with their defaults, locked so that unknown keys are refused."""
     config = _to_config_dict(RunConfig())
     config.model = _to_config_dict(models.family(model).CONFIG())
     config.model.kind = model
@@ -170,7 +170,7 @@ def default_config(model: str, task: str) -> "ml_collections.ConfigDict":
 
 
 def resolve(config: "ml_collections.ConfigDict") -> Resolved:
-    """Dataclasses of a config; LabError names the key that is unknown or impossible."""
+    """The dataclasses of a config. Raises: LabError that names an unknown or impossible key."""
     values = config.to_dict()
     model, task = values.pop("model", {}), values.pop("task", {})
     for name, section in (("model", model), ("task", task)):
@@ -192,14 +192,14 @@ def resolve(config: "ml_collections.ConfigDict") -> Resolved:
 
 
 def renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """A stored config with the values that a setting has today: `remat` was once True or False."""
+    """A stored config in today's values: an old `remat` of True or False becomes a name."""
     if isinstance(config.get("remat"), bool):
         config = config | {"remat": "nothing" if config["remat"] else "off"}
     return {k: renamed(v) if isinstance(v, dict) else v for k, v in config.items()}
 
 
 def fields_of(instance: Any) -> dict[str, Any]:
-    """A dataclass's set fields, to update a section with; of those in it likewise."""
+    """A dataclass's fields that are not None, as nested dictionaries to update a section with."""
     values = {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
     return {
         name: fields_of(value) if dataclasses.is_dataclass(value) else value
@@ -211,7 +211,7 @@ def fields_of(instance: Any) -> dict[str, Any]:
 def flatten(
     config: "ml_collections.ConfigDict | dict[str, Any]", prefix: str = ""
 ) -> dict[str, Any]:
-    """{"optimizer.learning_rate": 0.001, ...}."""
+    """A config as one dictionary with dotted keys, such as {"optimizer.learning_rate": 0.001}."""
     values = config if isinstance(config, dict) else config.to_dict()
     flat = {}
     for key, value in values.items():
@@ -257,14 +257,20 @@ def _from_dict(cls: type, values: Any, path: str) -> Any:
 
 
 def _base_type(hint: Any) -> Any:
-    """X of `X | None`."""
+    """The type X of a hint `X
+
+    None`; any other hint as it is.
+    """
     if isinstance(hint, types.UnionType):
         return next(arg for arg in typing.get_args(hint) if arg is not type(None))
     return hint
 
 
 def _coerce(value: Any, hint: Any, path: str) -> Any:
-    """The value in the field's own type, as far as nothing is lost by it."""
+    """The value converted to the field's type where nothing is lost, such as 1 to 1.0.
+
+    Raises: LabError for a value of another type.
+    """
     if value is None and isinstance(hint, types.UnionType):
         return None
     base = _base_type(hint)

@@ -1,7 +1,7 @@
-"""What a compiled program does on one device, read from the compiler's own text of it.
+"""What a compiled program does on one device, read from the compiler's own text (HLO).
 
-The text (HLO) is a list of computations, each a list of instructions; a loop's body stands once
-and counts as often as the loop runs. Everything here is of one device and one step.
+The text is a list of computations, each a list of instructions; a loop's body is listed once and
+counts as often as the loop runs. All figures are for one device and one step.
 """
 
 import math
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-WIDTHS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # bits, where the name does not tell
+WIDTHS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # bits, if not the number in the name
 ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)")
 COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 CALLED = re.compile(r"\b(?:calls|body|to_apply|branch_computations|called_computations|"
                     r"(?:true|false)_computation)=\{?((?:%?[\w.\-]+(?:, )?)+)")  # fmt: skip
-# How many times the larger of operand and result a device's links carry.
+# Bytes that a device's links carry, as a multiple of the larger of operand and result.
 COLLECTIVES = {
     "all-gather": 1,
     "reduce-scatter": 1,
@@ -34,7 +34,7 @@ FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while
 
 @dataclass(frozen=True)
 class Shape:
-    """One array: its element type, its sizes, and whether it lies in memory on the chip."""
+    """One array: its element type, its sizes, and whether it is in the chip's fast memory."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -52,7 +52,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line: what it makes, of what, and the rest of its text."""
+    """One line of the text: the arrays it makes, its kind, its operands, and the line's rest."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -63,19 +63,19 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Where in the traced program it comes from."""
+        """The operation of the traced program that the instruction comes from; "" if unknown."""
         found = re.search(r'op_name="([^"]*)"', self.rest)
         return found[1] if found else ""
 
 
 @dataclass
 class Program:
-    """The computations of a module by name, and how often a step runs each."""
+    """The computations of a module by name, and how often each runs in a step."""
 
     computations: dict[str, dict[str, Instruction]]
     entry: str
     times: Counter = field(default_factory=Counter)
-    fused: set[str] = field(default_factory=set)  # what runs inside one instruction
+    fused: set[str] = field(default_factory=set)  # computations inside of one fused instruction
 
     def __post_init__(self):
         self._count(self.entry, 1)
@@ -94,7 +94,7 @@ class Program:
         return [name for name in names if name in self.computations]
 
     def _trips(self, one: Instruction) -> int:
-        """How often a loop runs: as the compiler knows, or the constant that its end compares."""
+        """How often a loop runs: as the compiler states, or the constant in its condition."""
         if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', one.rest):
             return int(known[1])
         condition = re.search(r"condition=%?([\w.\-]+)", one.rest)[1]
@@ -103,7 +103,7 @@ class Program:
         return max(numbers, default=1)
 
     def each(self) -> Iterator[tuple[str, Instruction, int]]:
-        """Every instruction that runs, its computation, and how often it runs."""
+        """Yields every instruction that runs, with its computation and how often it runs."""
         for name, times in self.times.items():
             for one in self.computations[name].values():
                 yield name, one, times
@@ -113,7 +113,7 @@ class Program:
         return [shape for name in one.operands if name in made for shape in made[name].shapes]
 
     def collectives(self) -> dict[str, dict[str, int]]:
-        """{kind: {"count", "bytes"}}; a collective in several parts (TPU) counts once."""
+        """Count and bytes of each kind of collective; one in several parts (TPU) counts once."""
         found: dict[str, dict[str, int]] = {}
         for (kind, _), (count, size) in self._channels().items():
             entry = found.setdefault(kind, {"count": 0, "bytes": 0})
@@ -140,7 +140,7 @@ class Program:
         return found
 
     def flops(self) -> int:
-        """Of all matrix products and convolutions, and what kernels state of themselves."""
+        """FLOPs of all matrix products and convolutions, and those that custom kernels state."""
         total = 0
         for computation, one, times in self.each():
             if one.kind == "dot":
@@ -152,7 +152,7 @@ class Program:
         return total
 
     def traffic(self) -> int:
-        """Bytes read from and written to memory, as if each instruction read and wrote its own."""
+        """Bytes read from and written to memory, if each instruction moves its own arrays."""
         return sum(
             times * self._moved(computation, one)
             for computation, one, times in self.each()
@@ -175,7 +175,7 @@ class Program:
         return _off_chip(operands) + _off_chip(results)
 
     def _fusion_moves(self, inside: dict[str, Instruction], one: Instruction) -> int:
-        """Of an array that is only sliced, or written in part, that part."""
+        """A fusion's bytes of traffic; of arrays sliced or partly written, that part alone."""
         moved, updated = 0, 0
         for made in inside.values():
             if made.kind == "dynamic-update-slice":
@@ -192,7 +192,7 @@ class Program:
         return moved + max(_off_chip(one.shapes) - updated, 0)
 
     def largest(self, count: int) -> list[dict[str, object]]:
-        """The largest arrays in memory that a step makes, one a shape and place in the program."""
+        """The largest arrays in memory that a step makes, one for each shape and operation."""
         found = {}
         for computation, one, times in self.each():
             inner = computation in self.fused or one.kind in FREE
@@ -214,7 +214,7 @@ PARTS = {"dynamic-slice", "dynamic-update-slice"}
 
 
 def parse(text: str) -> Program:
-    """The program of a compiled step's `as_text()`."""
+    """Reads the text of a compiled step (`as_text()`)."""
     computations, entry, current = {}, "", {}
     for line in text.splitlines():
         if head := COMPUTATION.match(line):
@@ -229,7 +229,7 @@ def parse(text: str) -> Program:
 
 
 def collective_bytes(kind: str, operands: list[Shape], results: tuple[Shape, ...]) -> int:
-    """All-gather and others: the larger of operand and result; all-reduce: twice that."""
+    """Bytes on a device's links: the larger of operand and result, twice that for all-reduce."""
     made = sum(s.bytes for s in results if s.dims)
     given = sum(s.bytes for s in operands if s.dims)
     if tuple(operands) == results[: len(operands)]:  # a "-start" returns its operands too
@@ -253,7 +253,7 @@ def _dot_flops(one: Instruction, operands: list[Shape]) -> int:
 
 
 def _convolution_flops(one: Instruction, operands: list[Shape]) -> int:
-    """Only products with a number that is there: a TPU writes batches as padded windows."""
+    """FLOPs of a convolution without its padding: a TPU writes batches as padded windows."""
     left, right, out = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.rest).groups()
     shapes = (left, operands[0]), (right, operands[1]), (out, one.shapes[0])
     sizes = [dict(zip(names, shape.dims, strict=True)) for names, shape in shapes]

@@ -1,4 +1,4 @@
-"""A model of Hugging Face's as a run of step 0, which all commands open."""
+"""Turns a Hugging Face model into a run at step 0, which all commands can open."""
 
 import json
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from transformer_lab.training.mesh import make_mesh
 from transformer_lab.training.places import place
 from transformer_lab.training.writers import log
 
-TASKS = {  # of a run, by the model's kind or its head
+TASKS = {  # the task of the run, by the model's kind or its head
     "encoder_decoder": "translation",
     "whisper": "transcription",
     "decoder": "language_modeling",
@@ -34,10 +34,10 @@ TASKS = {  # of a run, by the model's kind or its head
 
 
 def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) -> None:
-    """Leaves a run of step 0 with the model's parameters, settings and tokenizer.
+    """Writes a run at step 0 with the model's parameters, settings and tokenizer.
 
     The data section keeps its defaults, for nothing in the source says what it was trained on.
-    Raises: LabError if a run lies there already, or the tokenizer is missing or another model's.
+    Raises: LabError if the directory holds a run, or the tokenizer is missing or another model's.
     """
     path = place(workdir)
     runs.refuse_taken(path, "--workdir")
@@ -53,7 +53,7 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
 
 
 def check_source(model: Pretrained, source: Path) -> Any:
-    """The tokenizer, None of a model of images; LabError for what cannot be a run."""
+    """The model's tokenizer, None for a model of images. Raises: LabError if it cannot be a run."""
     if not isinstance(model.config, Pictures):
         return read_tokenizer(model, source)
     if model.config.head != "classes":
@@ -62,7 +62,7 @@ def check_source(model: Pretrained, source: Path) -> Any:
 
 
 def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
-    """The files that the task needs: the tokenizer's or the images' form, and labels."""
+    """The files that the task needs: the tokenizer's, or the images' size; and the labels."""
     labels, images = list(model.labels), tasks.objective("image_classification")
     if tokenizer is None:
         labels = labels or [f"class {i}" for i in range(model.config.classes)]
@@ -74,7 +74,7 @@ def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
 
 
 def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
-    """The defaults of a run of the model's kind, with what is known of this one."""
+    """The default config for the model's kind, with all settings known of this model."""
     if isinstance(model.config, Pictures):
         task = "image_classification"
     else:

@@ -1,7 +1,8 @@
-"""One process at a time trains in a directory: a file that says which one, and that it lives.
+"""A lock file that lets only one process at a time train in a directory.
 
-The file lies on a disk that several hosts may share, so a process of another host is known to live
-only by its beats: it writes the file anew every few seconds. A process of this host is looked up.
+The file lies on a disk that several hosts may share, so a process of another host is known to be
+alive only by its heartbeats: it rewrites the file every few seconds. A process of this host is
+looked up.
 """
 
 import contextlib
@@ -24,15 +25,15 @@ from transformer_lab.training.places import remote
 LOCK = "lock.json"
 BEAT = 5.0  # seconds from one beat to the next
 SILENCE = 60.0  # seconds without a beat after which a process of another host counts as dead
-SETTLES = 0.2  # seconds in which two that take over at once see which of them was last
+SETTLES = 0.2  # seconds after which two that take over at once can see who was last
 
 
 @contextlib.contextmanager
 def locked(workdir: Path, say=print) -> Iterator[None]:
-    """Holds the directory's lock inside. Raises: LabError that names the process which has it.
+    """Holds the directory's lock. Raises: LabError that names the process which has it.
 
-    The lock of a dead process is taken over, with a line; one of another host only once it has
-    been silent, which is waited for.
+    The lock of a dead process is taken over, with a line in the log; that of a process on another
+    host only after it has been silent for a while, which is waited for.
     """
     if jax.process_index():  # the first process of a run holds it for all
         yield
@@ -67,7 +68,7 @@ def _own() -> dict[str, Any]:
 
 
 def _system() -> str:
-    """Where process numbers mean the same: a start of a machine, and a container on it."""
+    """An identifier of the machine's boot and container, in which process numbers are unique."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -75,7 +76,7 @@ def _system() -> str:
 
 
 def _born(process: int) -> str:
-    """When a process of this system began, "" of one that is dead; "?" where nobody tells."""
+    """When a process of this system began; "" if it is dead, "?" if that cannot be found out."""
     try:
         words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return "" if words[0] in "ZX" else words[19]
@@ -91,12 +92,12 @@ def _born(process: int) -> str:
 
 
 def _faults(path: Path) -> type[Exception]:
-    """What reading and writing raise; each kind of bucket has errors of its own."""
+    """The errors that reading and writing may raise; each kind of bucket has its own."""
     return Exception if remote(path) else OSError
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Any]:
-    """What a lock says, {} of one that says nothing, and what changes with each beat of it."""
+    """A lock's content ({} if it has none), and a value that changes with each heartbeat of it."""
     try:
         with path.open("rb") as file:  # opening asks a network file system for what is new
             content = file.read(10_000)
@@ -153,7 +154,10 @@ def _write(path: Path, own: dict[str, Any]) -> None:
 
 
 def _beat(path: Path, own: dict[str, Any], ended: threading.Event) -> None:
-    """Until the end; a process that finds itself declared dead, as after a sleep, stops at once."""
+    """Writes heartbeats until the end.
+
+    A process that finds its lock taken over, as after the machine slept, stops at once.
+    """
     while not ended.wait(BEAT):
         found, seen = _read(path)
         if seen is not None and found.get("token") != own["token"]:

@@ -34,9 +34,12 @@ def train(
     base: dict[str, Any] | None = None,
     profile: int = 0,
 ) -> TrainState:
-    """Runs from the state's step, whose place in the data is `position`, to the end. `config` and
-    `base`, the record of where the frozen leaves came from, are stored with each checkpoint.
-    `profile` is how many steps are traced."""
+    """Trains from the state's step to the end, and returns the last state.
+
+    `position` is where in the data to continue. `config` and `base`, the record of where the frozen
+    parameters came from, are stored with each checkpoint. `profile` is how many steps are traced.
+    Raises: `Stopped` after saving, if a signal told the run to stop.
+    """
     run, task, total = trainer.config, trainer.task, trainer.steps
     start = step = int(state.step)
     batches = task.train_batches()
@@ -46,7 +49,7 @@ def train(
         batches.restore(position)
     assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
-    # A run that was told to stop saves without evaluating; that is made up for when it goes on.
+    # A run that was told to stop saves without evaluating; it evaluates when it is resumed.
     owed = start > 0 and of_first(lambda: "" if evaluated(workdir, start) else "owed")
     progress = ProgressLine(total, start)
     pace = Pace(workdir, models.flops_a_token(task.model_config, trainer.param_shapes))
@@ -109,7 +112,7 @@ def train(
 
 
 def same_data(saved: Saved, task: Task) -> dict[str, Any]:
-    """A checkpoint's position in the data; LabError if the data is no longer what it was."""
+    """A checkpoint's position in the data. Raises: LabError if the data is not what it was."""
     position = dict(saved.data)
     if not position:  # an imported model has read none yet
         return {}
@@ -122,13 +125,13 @@ def same_data(saved: Saved, task: Task) -> dict[str, Any]:
 
 
 class _Watch:
-    """The best score of the validation split so far, and whether it has stood for too long."""
+    """Keeps the best validation score so far, and tells when it has not improved for too long."""
 
     def __init__(self, run: RunConfig, checkpoints: Checkpoints):
         self.run, self.best = run, checkpoints.best()
 
     def sees(self, step: int, scores: dict[str, float]) -> bool:
-        """Whether this step is to be kept as the best."""
+        """Records an evaluation; returns whether its step is the best so far and shall be kept."""
         if not (name := self.run.best):
             return False
         value = scores.get(name, math.nan)
@@ -138,7 +141,7 @@ class _Watch:
         return better
 
     def ends(self, step: int) -> bool:
-        """Whether the run ends here, `patience` evaluations after its best score."""
+        """Whether the run shall end: `patience` evaluations have brought no better score."""
         if not self.run.patience or self.best is None:
             return False
         over = step - self.best[0] >= self.run.patience * self.run.eval_every
@@ -147,14 +150,17 @@ class _Watch:
         return over
 
     def refuse_unknown(self, scores: dict[str, float] | None) -> None:
-        """LabError if an evaluation found no score of the name."""
+        """Raises: LabError if an evaluation had no score of the name in `best`."""
         if scores is not None and self.run.best and self.run.best not in scores:
             hint = nearest(self.run.best, scores)
             raise LabError(f'best = "{self.run.best}": the validation has no such score{hint}')
 
 
 class _Pending:
-    """The newest step's metrics, read once the next step is under way."""
+    """Holds the newest step's metrics and reads them once the next step is under way.
+
+    So the host never waits for the step that is running.
+    """
 
     def __init__(self, run, total, writer, progress, checkpoints, pace):
         self.run, self.total = run, total
@@ -200,13 +206,13 @@ def _evaluate(trainer, state, step, writer) -> dict[str, float]:
 
 
 def final_scores(trainer: Trainer, params: Params, split: str) -> tuple[dict[str, float], Any]:
-    """All sums and scores of a split, with sample rows and notes."""
+    """All metrics and scores of a split by name, and the `Scores` with samples, files and notes."""
     scores = trainer.task.score(params, split, trainer.place, True)
     return {**trainer.evaluate(params, split), **scores.values}, scores
 
 
 def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
-    """What the run is about to do."""
+    """Logs what the run is about to do: its size, devices, sharding, data and number of steps."""
     count = count_parameters(trainer.param_shapes)
     sizes = ", ".join(f"{axis} {size}" for axis, size in trainer.mesh.shape.items())
     say(f"{count:,} parameters on {jax.device_count()} {jax.default_backend()} device(s): {sizes}")

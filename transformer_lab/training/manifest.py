@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files with their sizes and SHA-256, which tells a whole one."""
+"""The manifest of a checkpoint: sizes and SHA-256 of its files, which show that it is complete."""
 
 import concurrent.futures
 import hashlib
@@ -13,7 +13,7 @@ import jax
 from transformer_lab.training.places import files_below
 
 MANIFEST = "manifest.json"
-OWNER = re.compile(r"\bocdbt\.process_(\d+)/")  # Orbax: a directory of arrays a process
+OWNER = re.compile(r"\bocdbt\.process_(\d+)/")  # Orbax's directory of one process's arrays
 
 
 def _digest(path: Path) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def _digest(path: Path) -> dict[str, Any]:
 
 
 def digests(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Sizes and SHA-256 of files, several at a time: hashing leaves the interpreter's lock."""
+    """Sizes and SHA-256 of files, several at once, as hashing releases the interpreter's lock."""
     with concurrent.futures.ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         return dict(
             zip(names, pool.map(lambda name: _digest(directory / name), names), strict=True)
@@ -34,7 +34,7 @@ def digests(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def own_files(directory: Path, files: dict[str, bytes]) -> list[str]:
-    """Those that this process wrote: its arrays; of process 0 also all that is nobody's."""
+    """The files that this process wrote: its arrays; for process 0 also all others."""
     paths = files_below(directory / "state")
     names = [str(p.relative_to(directory)) for p in paths] + list(files)
     owner = {name: int(m[1]) if (m := OWNER.search(name)) else 0 for name in names}
@@ -42,13 +42,17 @@ def own_files(directory: Path, files: dict[str, bytes]) -> list[str]:
 
 
 def merge(parts: list[str]) -> bytes:
-    """The manifest of what all processes hashed."""
+    """The manifest, as JSON bytes, from the digests that all processes computed."""
     entries = {name: entry for part in parts for name, entry in json.loads(part).items()}
     return json.dumps({"files": dict(sorted(entries.items()))}, indent=1).encode()
 
 
 def fault_of(directory: Path, part: int = 0, parts: int = 1) -> str | None:
-    """Why a directory is no good checkpoint, or None; of its files every `parts`-th is read."""
+    """Why a directory is no good checkpoint, or None if it is.
+
+    Only every `parts`-th file, from number `part` on, is read, so that processes can share the
+    work.
+    """
     path = directory / MANIFEST
     if not path.exists():
         return f"no {MANIFEST} (its save did not finish)"

@@ -1,9 +1,9 @@
-"""Devices and how arrays lie on them.
+"""The mesh of devices, and how arrays lie on it.
 
-One mesh with the axes of `ops.layout`, and one addressing scheme: the first rule whose
-regular expression is found in a parameter's path gives the axes of its dimensions. The optimizer's
-moments carry the parameter's path in theirs, so the same rules cover them. What an adapted kernel
-is made of (`training.adapting`) lies as the kernel would.
+One mesh has the axes of `ops.layout`, and one scheme of rules: the first rule whose regular
+expression is found in a parameter's path gives the axes of its dimensions. The optimizer's moments
+have the parameter's path in theirs, so the same rules cover them. The parts of an adapted kernel
+(`training.adapting`) lie as the kernel would.
 """
 
 import dataclasses
@@ -25,35 +25,36 @@ from transformer_lab.training.config import MeshConfig
 
 Rules = Sequence[tuple[str, P]]
 
-# Of what `layers` makes; a family's own stand in its file. Kernels are [in, out]: heads and hidden
-# units lie on tensor, the other dimension on fsdp.
+# Rules for the parameters of `layers`; a family's own are in its file. Kernels are [in, out]: heads
+# and hidden units lie on tensor, the other dimension on fsdp.
 RULES: Rules = (
     (r"_adapter/", P()),
     (r"batch_stats/|(probe|pool/positions)$", P()),
     (r"(query|key|value|position|gate|up)/kernel$", P("fsdp", "tensor")),
     (r"(out|down)/kernel$", P("tensor", "fsdp")),
     (r"(query|key|value|gate|up)/bias$", P("tensor")),
-    # Experts side by side; what makes a mixer's state is small.
+    # Experts lie on their own axis; the parameters that make a mixer's state are small.
     (r"feed_forward/(up|gate)$", P("expert", "fsdp", "tensor")),
     (r"feed_forward/down$", P("expert", "tensor", "fsdp")),
     (r"feed_forward/router(_bias)?$|_mix$", P()),
     (r"mixer/(in|select|receptance|decay_in|decay_out)/kernel$", P("fsdp")),
     (r"mixer/(log_poles|log_real|imaginary|out_re|out_im|convolution_kernel|step_kernel)$", P()),
-    (r"_kernel$", P("fsdp")),  # recurrent: gates side by side
+    (r"_kernel$", P("fsdp")),  # recurrent kernels, whose gates are side by side
     (r"positions/embedding$", P()),
     # Split on both dimensions, a look-up would make XLA copy the whole table to every device.
     (r"embedding$", P(None, ("fsdp", "tensor"))),
     (r"(bias|scale|ns_coeffs)$", P()),  # the last are Muon's constants
 )
-# Of a kernel [in, out]: lora_a is [in, rank], lora_b [rank, out], a quantised one [in', out].
+# The parts of an adapted kernel [in, out]: lora_a [in, rank], lora_b [rank, out], or quantised.
 PART = re.compile(r"/(lora_a|lora_b|int8|nf4|absmax)$")
 
 
 def fitted(config: MeshConfig, devices: int, rows: int = 0) -> MeshConfig:
-    """The sizes that lie over at most so many devices and divide what the config says.
+    """The mesh sizes for at most so many devices, each a divisor of what the config says.
 
-    What splits the model is kept first, copies go first; -1 takes the rest, as far as it divides
-    `rows`, if those are given. MeshConfig(data=4, fsdp=2) on 2 devices: data 1, fsdp 2.
+    Axes that split the model are kept first, copies are given up first; -1 takes the rest, as far
+    as it divides `rows`, if those are given. MeshConfig(data=4, fsdp=2) on 2 devices: data 1, fsdp
+    2.
     """
     sizes, left = {}, devices
     for axis in sorted(reversed(AXES), key=lambda axis: getattr(config, axis) == -1):
@@ -67,8 +68,8 @@ def fitted(config: MeshConfig, devices: int, rows: int = 0) -> MeshConfig:
 
 
 def used_mesh(config: MeshConfig, rows: int) -> Mesh:
-    """A mesh for a trained run that is only used: of the devices that there are, as many as divide
-    its own mesh and its batches of `rows`."""
+    """The mesh for a run that is only used: as many of this machine's devices as divide the run's
+    own mesh and its batches of `rows`."""
     if jax.process_count() == 1:
         config = fitted(config, jax.device_count(), rows)
         return make_mesh(config, math.prod(getattr(config, axis) for axis in AXES))
@@ -76,8 +77,10 @@ def used_mesh(config: MeshConfig, rows: int) -> Mesh:
 
 
 def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Mesh:
-    """All devices of this run, the first so many, or those given, as AXES; slices are joined by
-    `slice`."""
+    """A mesh of all devices of this run, the first so many, or those given, with the axes AXES.
+
+    Slices are joined along the axis `slice`. Raises: LabError if the config's sizes do not fit.
+    """
     sizes = [getattr(config, axis) for axis in AXES]
     chosen = jax.devices()[:devices] if isinstance(devices, int) and devices else devices or None
     count = len(chosen) if chosen else jax.device_count()
@@ -104,7 +107,7 @@ def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Me
 
 
 def parse_rules(text: str) -> Rules:
-    """ "regex=axis,axis;regex=..." with "-" for a dimension that is not split."""
+    """Sharding rules written as "regex=axis,axis;regex=...", with "-" for a dimension not split."""
     rules = []
     for rule in filter(None, text.split(";")):
         pattern, _, axes = rule.rpartition("=")
@@ -117,19 +120,19 @@ def parse_rules(text: str) -> Rules:
 
 
 def path_of(key_path: Any) -> str:
-    """ "decoder/layer_3/attention/query/kernel" of a pytree key path."""
+    """The path of a pytree key, such as "decoder/layer_3/attention/query/kernel"."""
     return jax.tree_util.keystr(key_path, simple=True, separator="/")
 
 
 def shardings(
     tree: Any, mesh: Mesh, extra: str = "", family: Sequence[tuple[str, tuple]] = ()
 ) -> Any:
-    """A NamedSharding for each leaf of a tree of shapes.
+    """A NamedSharding for each array in a tree of shapes.
 
-    Scalars are copied. A leaf lies by the first rule that is found in its path: of `extra`, of
-    `family`, of `RULES`; one that no rule covers has its largest dimension that `fsdp` divides over
-    that axis, if it has more than one. An extra rule that covers no leaf is an error. A dimension
-    that its axes do not divide is not split, nor that of layers kept as one array.
+    Scalars are replicated. An array follows the first rule found in its path, from `extra`, then
+    `family`, then `RULES`; without a rule, its largest dimension that `fsdp` divides lies over that
+    axis, unless it is a vector. A dimension that its axes do not divide is not split, nor the layer
+    axis of stacked layers. Raises: LabError for an extra rule that fits no array.
     """
     own = parse_rules(extra)
     unused = {pattern for pattern, _ in own}
@@ -156,7 +159,7 @@ def shardings(
 
 
 def without_rule(params: Any, family: Sequence[tuple[str, tuple]], extra: str = "") -> list[str]:
-    """The paths of a model's matrices and larger arrays that no rule covers."""
+    """The paths of a model's arrays of two or more dimensions that no rule covers."""
     rules = (*parse_rules(extra), *family, *RULES)
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     return [path for p, x in leaves if x.ndim > 1 and not _rule(path := path_of(p), rules)]
@@ -167,8 +170,10 @@ def _rule(path, rules):
 
 
 def _by_size(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
-    """The largest dimension that `fsdp` divides over it; a vector is copied. Of a kernel [in, out]
-    the first one, as `layers.basic.Dense` brings it together."""
+    """The default: the largest dimension that `fsdp` divides lies over it; vectors are replicated.
+
+    For a kernel [in, out] it is the first dimension, as `layers.basic.Dense` gathers it.
+    """
     if len(shape) == 2 and path.endswith("/kernel"):
         return P("fsdp")
     parts = mesh.shape["fsdp"]
@@ -192,17 +197,17 @@ def _fit(spec: P, shape: tuple[int, ...], mesh: Mesh) -> P:
 
 
 def rows_multiple(mesh: Mesh, micro_batches: int = 1) -> int:
-    """The number of rows of a batch must be a multiple of this."""
+    """The number that must divide the examples of a batch, for this mesh and micro-batches."""
     return int(np.prod([mesh.shape[axis] for axis in ROW_AXES])) * micro_batches
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over all axes that split them."""
+    """The sharding of batches: examples are split over all axes that carry data."""
     return NamedSharding(mesh, P(ROW_AXES))
 
 
 def own_rows(mesh: Mesh) -> Callable[[int], np.ndarray]:
-    """Which of a batch's rows lie on devices of this process: bool [rows], for a number of rows."""
+    """A function from a batch's size n to bool [n], True for examples on this process's devices."""
     sharding = NamedSharding(mesh, P(*batch_sharding(mesh).spec[:1]))
 
     def own(rows: int) -> np.ndarray:
@@ -215,7 +220,10 @@ def own_rows(mesh: Mesh) -> Callable[[int], np.ndarray]:
 
 
 def placer(mesh: Mesh) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
-    """Puts a batch of numpy arrays on the mesh, each process its own rows."""
+    """A function that puts a batch of numpy arrays on the mesh, each process its own examples.
+
+    It raises LabError for a number of examples that the mesh does not divide.
+    """
     sharding = batch_sharding(mesh)
 
     def place(batch):

@@ -1,4 +1,4 @@
-"""Learning-rate schedules and optimizers, by optax."""
+"""Learning-rate schedules and optimizers, built from optax."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -19,17 +19,20 @@ OPTIMIZERS = ("adam", "sgd", "adafactor", "lion", "muon")
 Schedule = Callable[[Any], Any]
 
 LAYER = re.compile(r"(.*?)layer_(\d+)/")
-EXPERTS = re.compile(r"(^|/)feed_forward/(up|gate|down)$")  # one matrix an expert, all in one array
-# A model's input, under all layers.
+EXPERTS = re.compile(r"(^|/)feed_forward/(up|gate|down)$")  # arrays with a matrix for each expert
+# The parameters of a model's input, below all layers.
 BELOW = re.compile(r"(\w*embedding(_in|_norm)?|\w*positions)/|\w+_token$")
 
 
 def schedule(config: OptimizerConfig, steps: int) -> Schedule:
-    """The learning rate of step 1, 2, ..., `steps`: warm-up, then the decay.
+    """The learning rate as a function of the step, 1 .. `steps`: warm-up, then decay.
 
-    inverse_sqrt: peak * min(step / warmup, sqrt(warmup / step)), which with the peak
-    (width * warmup)^-0.5 is Vaswani 2017, eq. 3. cosine (Loshchilov 2017) and linear end at
-    end_factor * peak in the last step.
+    inverse_sqrt: peak * min(step / warmup, sqrt(warmup / step)), which with the peak (width *
+    warmup)^-0.5 is Vaswani 2017, eq. 3. cosine (Loshchilov 2017) and linear end at end_factor *
+    peak in the last step.
+
+    With a peak of 1 and 100 steps of warm-up, inverse_sqrt gives 0.5 at step 50, 1 at step 100 and
+    0.5 at step 400.
     """
     known("optimizer.schedule = ", config.schedule, SCHEDULES)
     warmup, peak = max(config.warmup_steps, 1), config.learning_rate
@@ -49,7 +52,7 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:
-    """clip -> optimizer -> decoupled weight decay by path -> learning rate -> its multipliers."""
+    """The chain: clip, optimizer, decoupled weight decay, learning rate, its multipliers."""
     known("optimizer.name = ", config.name, OPTIMIZERS)
     scale = {
         "adam": lambda: optax.scale_by_adam(config.b1, config.b2, config.epsilon),
@@ -73,9 +76,9 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Orthogonalised momentum for kernels (Jordan 2024), Nesterov's Adam for all else; both have
-    the RMS of Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them.
+    """Orthogonalised momentum for kernels (Jordan 2024), Nesterov's Adam for all else.
 
+    Both have the RMS of Adam's updates (Liu 2025, eq. 4), so that one learning rate serves them.
     Where one array holds the kernels of many layers or experts, each is orthogonalised by itself.
     """
 
@@ -102,7 +105,7 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def parse_multipliers(text: str) -> list[tuple[str, float]]:
-    """ "regex=0.1;regex=2" """
+    """Reads factors on the learning rate, written as "regex=0.1;regex=2"."""
     rules = []
     for rule in filter(None, text.split(";")):
         pattern, _, factor = rule.rpartition("=")
@@ -117,11 +120,11 @@ def parse_multipliers(text: str) -> list[tuple[str, float]]:
 
 
 def rate_factors(params: Any, multipliers: list[tuple[str, float]], layer_decay: float) -> Any:
-    """What each leaf's learning rate is multiplied by; of stacked layers [layers, 1, ...].
+    """The factor on each array's learning rate; for stacked layers [layers, 1, ...].
 
-    layer_decay: of n layers the top one gets decay, the lowest decay^n, what lies under them
-    decay^(n + 1), all else 1 (after Howard 2018, section 3.2). The top is the highest that trains.
-    Raises: LabError for a rule that is found in no path.
+    layer_decay: of n layers the top one gets decay, the lowest decay^n, the input below them
+    decay^(n + 1), all else 1 (after Howard 2018, section 3.2). The top is the highest layer that
+    trains. Raises: LabError for a rule that is found in no path.
     """
     paths = canonical_paths(params)
     for pattern, _ in multipliers:
@@ -142,20 +145,20 @@ def rate_factors(params: Any, multipliers: list[tuple[str, float]], layer_decay:
 
 
 def by_path(function: Callable[[str], float], params: Any) -> Any:
-    """function(path) of each leaf; of stacked layers that of each layer's own path."""
+    """The tree of function(path) for each array; for stacked layers of each layer's own path."""
     place = lambda key_path, leaf: of_paths(function, path_of(key_path), leaf)  # noqa: E731
     return jax.tree_util.tree_map_with_path(place, params)
 
 
 def canonical_paths(params: Any) -> list[str]:
-    """Every parameter's path, each layer's for itself."""
+    """The path of every parameter, with those of stacked layers one by one."""
     paths: list[str] = []
     by_path(lambda path: paths.append(path) or 0.0, params)
     return paths
 
 
 def stack_sizes(paths: Iterable[str]) -> dict[str, int]:
-    """The number of layers of each stack, by what stands before `layer_0` in its paths."""
+    """The number of layers of each stack, by the part of the path before `layer_0`."""
     sizes: dict[str, int] = {}
     for layer in filter(None, map(LAYER.match, paths)):
         sizes[layer[1]] = max(sizes.get(layer[1], 0), int(layer[2]) + 1)
@@ -177,8 +180,10 @@ def _scale_by_path(
 
 
 def path_mask(params: Any, pattern: str) -> Any:
-    """True at the leaves whose path, or kernel's path, the pattern is found in; matching none is an
-    error."""
+    """True for arrays in whose path (an adapted kernel's: the kernel's) the pattern is found.
+
+    Raises: LabError if it is found in none.
+    """
     found = lambda path: re.search(pattern, PART.sub("", path)) is not None  # noqa: E731
     if not any(map(found, canonical_paths(params))):
         raise LabError(f'the pattern "{pattern}" matches no parameter')
@@ -186,7 +191,7 @@ def path_mask(params: Any, pattern: str) -> Any:
 
 
 def _decay(rate: float, pattern: str) -> optax.GradientTransformation:
-    """Adds rate * parameter where the pattern is found in the path."""
+    """Weight decay: adds rate * parameter to the updates of arrays whose path has the pattern."""
 
     def init(params):
         path_mask(params, pattern)  # refuses a wrong pattern before the first step

@@ -1,4 +1,4 @@
-"""How fast a run goes: rates, waiting for data, use of the chips, goodput, traces."""
+"""How fast a run goes: steps and tokens a second, waiting for data, use of the chips, traces."""
 
 import contextlib
 import time
@@ -15,7 +15,7 @@ CLOCK = "clock.json"
 
 
 class Pace:
-    """Counts between two lines of the log; the clock since a run's first start is kept on disk."""
+    """Measures rates between two log lines; its clock since the run's start is kept on disk."""
 
     def __init__(self, workdir: Path, flops: float):
         self._path, self._flops, chip = workdir / CLOCK, flops, chip_of(jax.devices()[0])
@@ -24,11 +24,11 @@ class Pace:
         with contextlib.suppress(LabError):  # a new run has none
             self._clock |= read_json(self._path)
         self._since, self._counts, self._waited, self._started = time.monotonic(), {}, 0.0, False
-        self._idle = 0.0  # seconds of this stretch that were compilation or waiting
+        self._idle = 0.0  # seconds since the last line that were compilation or waiting
         self.save()
 
     def count(self, sizes: dict[str, int]) -> None:
-        """One more step is under way, with so many examples and tokens."""
+        """Counts one more step, with its numbers of examples and tokens."""
         if not self._started:  # what went before was mostly compilation
             self._started, self._idle = True, time.monotonic() - self._since
         for name, count in {**sizes, "steps": 1}.items():
@@ -36,7 +36,7 @@ class Pace:
 
     @contextlib.contextmanager
     def waiting(self):
-        """Inside, the run waits for a batch."""
+        """A context in which the run waits for a batch; that time is reported."""
         began = time.monotonic()
         yield
         self._waited += time.monotonic() - began
@@ -44,16 +44,16 @@ class Pace:
 
     @contextlib.contextmanager
     def stopped(self):
-        """What is done inside does not count in the rates."""
+        """A context whose time does not count in the rates, such as evaluation."""
         began = time.monotonic()
         yield
         self._since += time.monotonic() - began
 
     def read(self) -> tuple[dict[str, float], str]:
-        """Values of the stretch of steps that ends here, and the same as words.
+        """The values since the last call, and the same in words.
 
-        `goodput` is the share of the time since the run's first start, whatever it was stopped for,
-        that went into steps; `mfu` the share of the chips' peak that the model's own FLOPs made.
+        `goodput` is the share of the time since the run's first start, stops included, that went
+        into steps; `mfu` the share of the chips' peak that the model's own FLOPs made.
         """
         now = time.monotonic()
         seconds, tokens = max(now - self._since, 1e-9), self._counts.get("tokens", 0)
@@ -70,20 +70,20 @@ class Pace:
         return values, "  ".join(words)
 
     def save(self) -> None:
-        """Beside a checkpoint, so that steps which are lost with a process do not count."""
+        """Stores the clock beside a checkpoint, so that steps lost with a process do not count."""
         if jax.process_index() == 0:
             write_json(self._path, self._clock)
 
 
 class Profile:
-    """A trace of some steps for TensorBoard's profiler or Perfetto, once compilation is over."""
+    """A trace of some steps for TensorBoard's profiler or Perfetto, made after compilation."""
 
     def __init__(self, workdir: Path, start: int, steps: int):
         self._folder, self._steps = workdir / "profile", range(start + 3, start + 3 + steps)
         self._running = False
 
     def at(self, step: int, metrics: Any) -> str:
-        """Begins or ends the trace after this step; returns a line to say, or ""."""
+        """Starts or ends the trace after this step; returns a line for the log, or ""."""
         if not self._running and step in self._steps:
             jax.profiler.start_trace(str(self._folder))
             self._running = True
@@ -94,7 +94,7 @@ class Profile:
         return ""
 
     def close(self) -> None:
-        """Ends the trace if it is under way."""
+        """Ends the trace if it is running."""
         if self._running:
             jax.profiler.stop_trace()
         self._running = False

@@ -1,8 +1,8 @@
-"""The processes of one run: how they find each other, agree, and end together.
+"""The processes of one run: how they find each other, agree on values, and end together.
 
-A process that fails tells the others, and one that is lost is noticed by them: each says a line
-and ends. Exit code 75 (EX_TEMPFAIL of sysexits.h) means that nothing is wrong with the run itself
-and a scheduler may start it again; other codes are those of the process that failed.
+A process that fails tells the others, and they notice one that is lost: each says a line and ends.
+Exit code 75 (EX_TEMPFAIL of sysexits.h) means that nothing is wrong with the run itself and a
+scheduler may start it again; other codes are those of the process that failed.
 """
 
 import contextlib
@@ -32,13 +32,15 @@ from transformer_lab.errors import LabError
 
 PACKAGE = Path(__file__).parents[1]
 LOST, ARRIVAL = 75, 300  # exit code; seconds that processes wait for each other at the start
-ENDED, SEEN_WITHIN = "lab/ended", 10.0  # the latter in seconds, of a file on a shared disk
+ENDED, SEEN_WITHIN = "lab/ended", 10.0  # seconds until all must see a file on a shared disk
 _numbers = itertools.count()  # all processes ask in the same order, so a number names a question
 
 
 def tasks_of_node(environment: Mapping[str, str]) -> tuple[int, int]:
-    """(number of this process among those of its node, how many those are), as SLURM and Open MPI
-    say; (0, 1) where nobody does."""
+    """This process's number on its node, and the number of processes there.
+
+    Taken from SLURM's or Open MPI's variables; (0, 1) without them.
+    """
     if "OMPI_COMM_WORLD_LOCAL_SIZE" in environment:
         names = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
         return int(environment[names[0]]), int(environment[names[1]])
@@ -55,7 +57,7 @@ def tasks_of_node(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def devices_of_node(environment: Mapping[str, str]) -> tuple[int, int]:
-    """(GPUs that this process sees, those that the scheduler gave its node); 0 where not said."""
+    """The GPUs that this process sees, and those the scheduler gave its node; 0 if unknown."""
     names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     visible = next(filter(None, map(environment.get, names)), None)
     on_node = int(environment.get("SLURM_GPUS_ON_NODE") or 0)
@@ -63,11 +65,11 @@ def devices_of_node(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def local_share(environment: Mapping[str, str]) -> list[int]:
-    """Which of the devices that it sees a process takes; [] stands for all of them.
+    """Which of the devices that it sees this process uses; [] means all of them.
 
-    One process a node takes all. Several share evenly, unless the scheduler has given each its own
+    One process a node uses all. Several share evenly, unless the scheduler has given each its own
     (it sees fewer than the node has). With {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE":
-    "2(x4)", "SLURM_GPUS_ON_NODE": "8"}: [4, 5, 6, 7]. Raises: LabError when they do not divide.
+    "2(x4)", "SLURM_GPUS_ON_NODE": "8"}: [4, 5, 6, 7]. Raises: LabError if they do not divide.
     """
     task, tasks = tasks_of_node(environment)
     seen, on_node = devices_of_node(environment)
@@ -83,8 +85,11 @@ def local_share(environment: Mapping[str, str]) -> list[int]:
 
 
 def join(text: str, timeout: int) -> None:
-    """Joins the other processes, before anything asks for a device; `text` is --peers, `timeout`
-    the seconds within which a lost one is noticed."""
+    """Connects this process to the others of the run; to be called before JAX uses a device.
+
+    `text` is --peers, `timeout` the seconds within which a lost process is noticed. Raises:
+    LabError for a bad text, or if the others do not come.
+    """
     known: dict[str, Any] = {}
     if text != "auto":
         match = re.fullmatch(r"(\S+:\d+),(\d+),(\d+)", text)
@@ -114,7 +119,7 @@ def join(text: str, timeout: int) -> None:
 
 
 def _watch(timeout: int) -> None:
-    """Starts what notices that another process failed or was lost, whatever this one is doing."""
+    """Starts threads that notice another process's failure or loss, whatever this one is doing."""
     global _patience
     _patience = timeout
     client, me = distributed.global_state.client, jax.process_index()
@@ -163,7 +168,7 @@ def _on_abort(number):
 
 
 def exit_at_once(code: int, line: str) -> NoReturn:
-    """At once: the main thread may wait for ever for another process."""
+    """Ends this process at once: its main thread may be waiting for ever for another process."""
     _quit(code, f"error: {line}\n")
 
 
@@ -177,12 +182,12 @@ def _quit(code: int, text: str) -> NoReturn:
 
 
 def joined() -> bool:
-    """Whether this process is one of several."""
+    """Whether this process is one of several that form a run."""
     return distributed.global_state.client is not None
 
 
 def leave(code: int, reason: str, error: Exception | None = None, text: str = "") -> None:
-    """Ends this process of several, with `text`, and by that the others; alone: nothing.
+    """Ends this process of several, with `text`, and thereby the others; if alone, does nothing.
 
     An error of the runtime may mean that a collective has lost its partner: it waits until that is
     noticed, for then the line and the code are those of a lost process.
@@ -201,7 +206,7 @@ def leave(code: int, reason: str, error: Exception | None = None, text: str = ""
 
 
 def finish() -> None:
-    """Ends a run of several processes in order: process 0, which keeps the store, goes last."""
+    """Ends a run of several processes in order: process 0, which keeps the store, is the last."""
     client = distributed.global_state.client
     if client is None:
         return
@@ -218,14 +223,14 @@ def finish() -> None:
 
 
 def everyones(value: int) -> list[int]:
-    """The value of each process, in all of them; all must ask."""
+    """The value of each process, known to all of them; all must call it."""
     if jax.process_count() == 1:
         return [value]
     return multihost_utils.process_allgather(np.int32(value)).tolist()
 
 
 def of_first(make: Callable[[], str]) -> str:
-    """What process 0 makes, in all processes; all must ask."""
+    """The text that process 0 makes, known to all processes; all must call it."""
     if jax.process_count() == 1:
         return make()
     key, client = f"lab/said/{next(_numbers)}", distributed.global_state.client
@@ -248,8 +253,10 @@ def to_first(name: str, text: str) -> list[str]:
 
 
 def refuse_differences(values: Callable[[], Mapping[str, Any]]) -> None:
-    """LabError in all processes when a value is not the same in all; it names the key. A process
-    alone is not asked for its values."""
+    """Raises: LabError in all processes if a value is not the same in all; it names the key.
+
+    A process alone does not even compute its values.
+    """
     if jax.process_count() == 1:
         return
     text = json.dumps(values(), sort_keys=True, default=str)
@@ -270,9 +277,8 @@ def refuse_differences(values: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def code_version() -> dict[str, str]:
-    """Which code this process runs: versions of the package and of JAX, the git commit if there is
-    one ("" if not), and a digest of the package's Python files, which also tells edits that nobody
-    committed."""
+    """Which code this process runs: versions of the package and of JAX, the git commit ("" if there
+    is none), and a digest of the package's Python files, which also shows uncommitted edits."""
     try:
         version = importlib.metadata.version("transformer_lab")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout
@@ -295,7 +301,7 @@ def code_version() -> dict[str, str]:
 
 
 def refuse_unshared(workdir: Path) -> None:
-    """LabError in all processes unless each sees the file that process 0 writes there."""
+    """Raises: LabError in all processes unless each sees a file that process 0 writes there."""
     if jax.process_count() == 1:
         return
 

@@ -1,6 +1,6 @@
-"""Where a run lies: a directory, or gs://BUCKET/NAME and s3://BUCKET/NAME through `etils.epath`.
+"""Where a run lies: a directory, or gs://BUCKET/NAME or s3://BUCKET/NAME by `etils.epath`.
 
-Both are paths of Python's, with the same methods. An object in a bucket appears whole when it was
+Both are paths with the methods of pathlib. An object in a bucket appears only when it is fully
 written, and is neither appended to nor renamed.
 """
 
@@ -24,16 +24,18 @@ EXTRAS = {"gs": "gcs", "s3": "s3"}  # scheme -> the extra of this package that s
 
 
 class Object(epath.gpath.PosixGPath, PosixPath):
-    """A path in a bucket, which is from its root always."""
+    """A path in a bucket, which is always absolute."""
 
     def absolute(self) -> "Object":
-        """The path itself: an address in a bucket has no current directory."""
+        """The path itself, since a bucket has no current directory."""
         return self
 
 
 def place(path: str | Path) -> Path:
-    """The path of a directory, or of what an address names. Raises: LabError for an address of
-    another kind, and where the bucket cannot be reached."""
+    """The path of a directory, or of an address in a bucket.
+
+    Raises: LabError for an address of another kind, and where the bucket cannot be reached.
+    """
     if remote(path):
         return path
     if not (match := ADDRESS.match(str(path))):
@@ -62,12 +64,12 @@ def place(path: str | Path) -> Path:
 
 
 def remote(path: str | Path) -> bool:
-    """Whether a path, as `place` returned it, lies in a bucket and not in a local directory."""
+    """Whether a path returned by `place` is in a bucket and not in a local directory."""
     return isinstance(path, Object)
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """All files of a directory and of those in it, in the order of their names."""
+    """All files in a directory and its subdirectories, in the order of their names."""
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if path.is_dir():
             yield from files_below(path)
@@ -76,7 +78,7 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copies a directory's files into another, either of them in a bucket."""
+    """Copies all files of a directory into another; either of them may be in a bucket."""
     for path in files_below(source):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +86,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def rmtree(directory: Path) -> None:
-    """Deletes a directory with what is in it, if it is there."""
+    """Deletes a directory and all in it, if it exists."""
     if not remote(directory):
         shutil.rmtree(directory)
     elif directory.exists():
@@ -92,7 +94,7 @@ def rmtree(directory: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file is whole or it is not there."""
+    """Writes a file so that a crash leaves either all of the new content or none of it."""
     if remote(path):  # as all objects in a bucket
         path.write_bytes(content)
         return
@@ -106,13 +108,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """The values as JSON, whole or not at all."""
+    """Writes values as a JSON file, completely or not at all."""
     write_atomically(path, json.dumps(values, indent=1).encode())
 
 
 def stand_in(root: Path, staged: bool) -> Path | None:
-    """Another name of a directory whose own holds what Orbax takes for a pattern of names; or a
-    directory for the arrays on their way to and from a bucket."""
+    """Another path for a directory whose name has characters that Orbax takes for a pattern, or a
+    local directory for arrays on their way to and from a bucket (`staged`); None if not needed."""
     if not staged and (remote(root) or not re.search(r"[][*?\\]", str(root))):
         return None
     link = Path(tempfile.mkdtemp(prefix="transformer_lab_")) / "checkpoints"
@@ -121,7 +123,7 @@ def stand_in(root: Path, staged: bool) -> Path | None:
 
 
 def refuse_impossible(workdir: Path, profile: int) -> None:
-    """LabError for a run that a bucket cannot hold."""
+    """Raises: LabError for a run that cannot be kept in a bucket."""
     if remote(workdir) and profile:
         raise LabError(f"--profile: {workdir} cannot hold a trace, a local --workdir can")
     if str(workdir).startswith("s3://") and jax.process_count() > 1:

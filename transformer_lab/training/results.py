@@ -19,7 +19,10 @@ RESULTS = "results.json"
 
 
 def finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
-    """Scores the test split with the mean of the last checkpoints, as the config says."""
+    """Scores the test split with the checkpoints that represent the run, and writes results.json.
+
+    These are the best one, the mean of the last `average`, or the newest, as the config says.
+    """
     count = trainer.config.average
     steps = checkpoints.scored(count)
     if steps and (count > 1 or steps[-1] != int(state.step)):
@@ -41,7 +44,7 @@ def finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Chec
 
 
 def write_files(scores: Scores, workdir: Path) -> None:
-    """What belongs to the scores, into the run's directory."""
+    """Writes the files that belong to the scores, such as pictures, into the run's directory."""
     for name, content in scores.files.items() if jax.process_index() == 0 else ():
         write_atomically(workdir / name, content)
         log(f"wrote {workdir / name}")
@@ -54,10 +57,11 @@ def write_results(
     checkpoints: Checkpoints,
     test: dict[str, Any],
 ) -> None:
-    """Writes the scores of a finished state, what it weighs and how long its steps took.
+    """Writes results.json: the final scores, numbers of parameters, bytes and times.
 
-    `saved_bytes` are those of the newest checkpoint's arrays on disk: what trained, and the
-    optimizer's moments. `seconds` are of all training steps, evaluation and start left out.
+    `saved_bytes` are those of the newest checkpoint's arrays on disk: the trained parameters and
+    the optimizer's moments. `seconds` are those of all training steps, without evaluation and
+    start.
     """
     lines, scored = read_metrics(workdir), (checkpoints.scored(1) or [int(state.step)])[-1]
     values = {
@@ -76,15 +80,14 @@ def write_results(
 
 
 def _vocab_size(task: Any) -> int | None:
-    """With what the config left to the tokenizer, of a task whose model has a vocabulary."""
+    """The vocabulary's size, also if the tokenizer decided it; None for a model without one."""
     return task.model_config.vocab_size if isinstance(task.model_config, Vocabulary) else None
 
 
 def _validation(
     trainer: Trainer, state: TrainState, lines: list[dict[str, Any]], step: int
 ) -> dict[str, float]:
-    """Those of the step that stands for the run, which the loop has evaluated, or of a mean of
-    checkpoints."""
+    """The logged validation scores of the run's step; of a mean of checkpoints, computed anew."""
     prefix = "validation/"
     for line in reversed(lines if trainer.config.average == 1 else []):
         if line["step"] == step and any(key.startswith(prefix) for key in line):
@@ -93,7 +96,7 @@ def _validation(
 
 
 def _pace(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the logged stretches of steps; the first ones hold the compilation, so a median."""
+    """Seconds of all logged steps, and the median rate, as the first ones include compilation."""
     timed = [(x["step"], x["steps_per_second"]) for x in lines if "steps_per_second" in x]
     if not timed:
         return {}

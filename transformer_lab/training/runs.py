@@ -1,4 +1,4 @@
-"""A run on disk: its directory, its stored config, and how it is opened again."""
+"""A run on disk: its directory, its stored config, and how it is opened, resumed and finished."""
 
 import hashlib
 import re
@@ -41,7 +41,7 @@ from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
 CONFIG = "config.json"
-WEIGHS = r"(model|tokenizer|adapt)\."  # the settings that decide what a checkpoint's weights mean
+WEIGHS = r"(model|tokenizer|adapt)\."  # settings that decide what a checkpoint's weights mean
 
 
 def run(
@@ -54,8 +54,9 @@ def run(
 ) -> None:
     """Trains the config's run in a directory, new or resumed, and scores the finished model.
 
-    A new one starts from the weights of `init_from` whose paths match; as the part of the model
-    that stands at `init_into`, if that is named. So many steps as `profile` says are traced.
+    A new one starts from the weights of `init_from` whose paths match the pattern; if `init_into`
+    names a part of the model, they are the weights of that part. `profile` is how many steps are
+    traced.
     """
     resolve(config)  # refuses what is impossible before anything is made
     told = {f"config.{key}": value for key, value in flatten(config).items()}
@@ -70,7 +71,7 @@ def run(
 
 
 def _train(opened: "Run", pattern: str, profile: int) -> None:
-    """Trains an opened run to its end, in a directory that nobody else writes."""
+    """Trains an opened run to its end, in a directory that this process has locked."""
     trainer, workdir, saved = opened.trainer, opened.workdir, opened.saved
     refuse_differences(lambda: _content(trainer.task))
     if saved and saved.step > trainer.steps:
@@ -93,9 +94,9 @@ def _train(opened: "Run", pattern: str, profile: int) -> None:
 
 
 class Run:
-    """A run's directory, opened to train it or to use it: one way for both.
+    """A run's directory, opened either to train the run or to use it.
 
-    Reading goes config -> newest good checkpoint -> what it starts from -> model -> task with its
+    Opening goes config -> newest good checkpoint -> what it starts from -> model -> task with its
     trainer; `state` then fills in the arrays. It is closed by `with`.
     """
 
@@ -108,9 +109,10 @@ class Run:
         average: int = 0,
         training: bool = False,
     ):
-        """`init_from` is what a new run starts from, or where an adapted run's base lies now.
+        """Opens the run; `init_from` is a new run's start, or where an adapted run's base is now.
 
-        Raises: LabError for a directory that holds nothing to use, or another run than the config.
+        Raises: LabError for a directory that holds nothing to use, or another run than the
+        config's.
         """
         resolved = resolve(config)
         self.config, self.workdir, self.training, self.into = config, workdir, training, init_into
@@ -146,8 +148,9 @@ class Run:
     def state(self, pattern: str = ".*") -> TrainState:
         """The arrays on the devices: restored, or new ones with those of the source that match.
 
-        To be used and not trained they are the mean of the steps that stand for the run, without
-        the optimizer's. Asked for once: the source's weights, on the host, are let go.
+        To be used and not trained, the parameters are the mean of the steps that represent the run,
+        without the optimizer's state. It may be called once: the source's weights on the host are
+        then freed.
         """
         trainer, saved, (source, self.source) = self.trainer, self.saved, (self.source, None)
         if not saved:
@@ -169,7 +172,10 @@ class Run:
         return trainer.stack(state) if self.training else state
 
     def _newest(self) -> Saved | None:
-        """The newest good checkpoint; None of a run that is to begin."""
+        """The newest good checkpoint; None for a run that is about to begin.
+
+        Raises: LabError if all are damaged, or if there is none and the run is to be used.
+        """
         if good := self.checkpoints.newest(1):
             return self.checkpoints.read(good[0])
         damaged = self.checkpoints.damaged()
@@ -184,7 +190,7 @@ class Run:
         return None
 
     def _scored(self, count: int, asked: int) -> list[int]:
-        """The steps whose mean stands for the run, `asked` of them if that is not 0."""
+        """The steps whose mean represents the run. Raises: LabError if `asked` exceeds them."""
         steps = self.checkpoints.scored(count)
         if not 0 <= asked <= len(steps):
             raise LabError(
@@ -199,8 +205,8 @@ def open_run(
     """A trained run on the devices that there are, with the parameters of its whole model.
 
     `average` > 1 takes the mean of the trained parameters of so many newest checkpoints; 0 as many
-    of them as the config says and are there. `base` is where an adapted run's base lies now, if not
-    where it lay.
+    of them as the config says and as exist. `base` is where an adapted run's base is now, if it was
+    moved.
     """
     trainer, state = open_state(config, workdir, average, base)
     return trainer, trainer.whole(state)
@@ -209,20 +215,22 @@ def open_run(
 def open_state(
     config: ConfigDict, workdir: Path, average: int = 0, base: str = ""
 ) -> tuple[Trainer, TrainState]:
-    """The same with what was trained and what was frozen apart, and no optimizer state."""
+    """As `open_run`, but with trained and frozen parameters apart, without optimizer state."""
     with Run(config, workdir, base, average=average) as opened:
         return opened.trainer, opened.state()
 
 
 def refuse_taken(workdir: Path, flag: str) -> None:
-    """LabError for a directory that holds a run already."""
+    """Raises: LabError for a directory that already holds a run."""
     if (workdir / CONFIG).exists() or (workdir / "checkpoints").exists():
         raise LabError(f"{flag}={workdir} holds a run already: choose another directory")
 
 
 def write_new(config: ConfigDict, task: Task, mesh: Mesh, params: Params, workdir: Path) -> None:
-    """Leaves a run of step 0 with these parameters of the whole model. No data was read for it, so
-    that its checkpoint holds no position in any."""
+    """Writes a run at step 0 with these parameters of the whole model.
+
+    It has read no data, so its checkpoint holds no position in any.
+    """
     trainer, stored = Trainer(resolve(config).run, task, mesh), config.to_dict()
     state = trainer.canonical(trainer.with_params(trainer.init(), params))
     with Checkpoints(make_workdir(workdir), 1, log) as checkpoints:
@@ -231,22 +239,21 @@ def write_new(config: ConfigDict, task: Task, mesh: Mesh, params: Params, workdi
 
 
 def _content(task: Task) -> dict[str, str]:
-    """What the processes of a run must have in common beside their config."""
+    """Digests of the data and tokenizer, which all processes of a run must have in common."""
     files = {f"the tokenizer's {name}": content for name, content in task.assets().items()}
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     return {"the data's fingerprint": task.fingerprint(), **digests}
 
 
 def mesh_to_use(resolved: Resolved) -> Mesh:
-    """Where a run lies that is used and not trained: on the devices that there are, whatever it
-    was trained on."""
+    """The mesh of a run that is used and not trained, on the devices that there are now."""
     batch = resolved.sections.get("batch")
     rows = getattr(batch, "rows_multiple", 0) or getattr(batch, "rows", 0)
     return used_mesh(resolved.run.mesh, rows // resolved.run.micro_batches)
 
 
 def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) -> Task:
-    """The task of a config; its data is read when first used."""
+    """The task of a config; its data is read only when it is first used."""
     return tasks.objective(resolved.task_kind).build(
         resolved.model_kind,
         resolved.model,
@@ -260,7 +267,10 @@ def build_task(resolved: Resolved, assets: dict[str, bytes] | None, mesh: Mesh) 
 def refuse_changes(
     previous: dict[str, Any], now: dict[str, Any], workdir: Path, keys: str = ".*"
 ) -> None:
-    """One directory is one run: LabError names the first of the keys that differs."""
+    """Raises: LabError that names the first setting by which two configs are different runs.
+
+    Settings in FREE_ON_RESUME may differ; only those whose names match `keys` are compared.
+    """
     old, new = _with_defaults(previous), _with_defaults(now)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) == new.get(key) or re.fullmatch(FREE_ON_RESUME, key):
@@ -276,7 +286,10 @@ def refuse_changes(
 
 
 def _refuse_parted_statistics(trainer: Trainer, previous: dict[str, Any] | None) -> None:
-    """Means over micro-batches are others than those over the batch."""
+    """Raises: LabError if the number of micro-batches changes for a model with batch statistics.
+
+    Means over micro-batches differ from those over the whole batch.
+    """
     parts = (previous or {}).get("micro_batches", trainer.config.micro_batches)
     if STATISTICS in trainer.param_shapes and parts != trainer.config.micro_batches:
         raise LabError(
@@ -286,13 +299,13 @@ def _refuse_parted_statistics(trainer: Trainer, previous: dict[str, Any] | None)
 
 
 def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
-    """Flat; a key that came into being after the config was stored has its default."""
+    """The flat config; keys that are newer than the stored config have their defaults."""
     defaults = default_config(config["model"]["kind"], config["task"]["kind"])
     return {**flatten(defaults), **flatten(config)}
 
 
 def stored_config(workdir: Path) -> dict[str, Any]:
-    """The config of the run in a directory, a list that JSON holds as the tuple that it was."""
+    """The config of the run in a directory, with JSON's lists as the tuples that they were."""
     workdir = place(workdir)
     config = _read_config(workdir)
     if config is None:

@@ -1,6 +1,6 @@
-"""A run that is told to stop: SIGTERM, Ctrl-C, and the SIGUSR1 and SIGUSR2 of schedulers.
+"""Signals that tell a run to stop: SIGTERM, Ctrl-C, and SIGUSR1 and SIGUSR2 of schedulers.
 
-The module loads nothing heavy, so that an entry point can catch signals before anything else.
+The module imports nothing heavy, so that a command can catch signals before anything else.
 """
 
 import contextlib
@@ -13,15 +13,15 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Stopped(SystemExit):
-    """All processes of the run stop together; the code is 128 + the signal's number."""
+    """All processes of the run stop together; the exit code is 128 + the signal's number."""
 
 
 class Signals:
-    """What this process was told.
+    """The signals that this process has received.
 
-    Once signals are caught, one of them ends the process with a line, for there is nothing to save.
-    While they are held it is noted in `received`, and the loop saves before it stops. A second
-    Ctrl-C acts at once; other signals may come twice, from a scheduler that repeats them.
+    Once they are caught, a signal ends the process with a line, for there is nothing to save. While
+    they are held it is noted in `received`, and the loop saves before it stops. A second Ctrl-C
+    acts at once; other signals may come twice, from a scheduler that repeats them.
     """
 
     def __init__(self):
@@ -30,7 +30,7 @@ class Signals:
         self._holding, self._old, self._owner = False, {}, 0
 
     def catch(self) -> None:
-        """From here on. Outside the main thread, where Python forbids it, nothing changes."""
+        """Catches signals from now on, except outside the main thread, where Python forbids it."""
         self._owner = os.getpid()
         for number in NUMBERS if not self._old else ():
             try:
@@ -40,8 +40,10 @@ class Signals:
 
     @contextlib.contextmanager
     def ending(self):
-        """A signal ends what is inside with its own exit code, also where a library that it
-        interrupted has made an error of another kind of it."""
+        """A context which a signal ends with its own exit code.
+
+        This holds also where a library that was interrupted has turned the exit into another error.
+        """
         try:
             yield
         except Exception as error:
@@ -51,7 +53,8 @@ class Signals:
 
     @contextlib.contextmanager
     def held(self):
-        """Signals are noted inside; afterwards all is as it was before they were first caught."""
+        """A context in which signals are noted in `received`; afterwards the first handlers
+        return."""
         self.catch()
         self._holding = True
         try:

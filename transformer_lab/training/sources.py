@@ -36,7 +36,7 @@ OWN = re.compile(
 
 
 class Source(NamedTuple):
-    """Weights with what belongs to them."""
+    """The weights of a trained model, with its tokenizer's files and its settings."""
 
     place: str  # as --init_from has it, with an absolute path
     step: int | None
@@ -46,9 +46,9 @@ class Source(NamedTuple):
 
 
 def open_source(init_from: str, step: int | None = None) -> Source:
-    """Reads the weights of a run, its newest or those of a step if it still has it, or of hf:DIR.
+    """Reads the weights of hf:DIR, or of a run: its newest, or those of `step` if it has them.
 
-    Raises: LabError when they are gone, damaged or those of an adapted run.
+    Raises: LabError if they are gone, damaged or those of an adapted run.
     """
     if init_from.startswith(HF):
         return _open_hf(Path(init_from.removeprefix(HF)).absolute())
@@ -85,8 +85,10 @@ def _open_hf(directory: Path) -> Source:
 
 
 def within(source: Source, part: str) -> Source:
-    """The source as the part of a larger model that stands at this path, such as a tower; its files
-    are then called PART.NAME."""
+    """The source as the part of a larger model at this path, such as a tower.
+
+    Its files are then called PART.NAME.
+    """
     if not part:
         return source
     learnt, statistics = learned(source.params), source.params.get(STATISTICS)
@@ -98,7 +100,10 @@ def within(source: Source, part: str) -> Source:
 
 
 def reopen_base(base: dict[str, Any], place: str = "") -> Source:
-    """The source that an adapted run's record names, or the place where it lies now."""
+    """The source that an adapted run's record names; `place` is where it lies now, if it was moved.
+
+    Raises: LabError if it cannot be read.
+    """
     try:
         found = open_source(place or base["place"], base["step"])
         return within(found, base.get("into", ""))
@@ -110,7 +115,7 @@ def reopen_base(base: dict[str, Any], place: str = "") -> Source:
 
 
 def source_of(resolved: Resolved, saved: Saved | None, init_from: str, into: str) -> Source | None:
-    """What a new run starts from; of a resumed one only what its checkpoints do not hold."""
+    """What a new run starts from, or the base that a resumed run's checkpoints lack; else None."""
     if saved:
         return reopen_base(saved.base, init_from) if saved.base else None
     method = resolved.run.adapt.method
@@ -124,9 +129,9 @@ def source_of(resolved: Resolved, saved: Saved | None, init_from: str, into: str
 def with_model(
     config: ConfigDict, previous: dict[str, Any] | None, source: Source | None
 ) -> ConfigDict:
-    """The config with the model that the directory's run has, else that of what it starts from.
+    """The config with the model's sizes from the directory's run, or else from what it starts from.
 
-    What is no size stays the config's own: head, dropout, adapters, how it is computed.
+    Settings that are no sizes stay the config's own: head, dropout, adapters, how it is computed.
     """
     model = previous["model"] if previous else source.model if source else None
     if model is None:
@@ -143,7 +148,7 @@ def with_model(
 
 
 def _sizes(model: dict[str, Any], section: ConfigDict) -> dict[str, Any]:
-    """Those of the section's settings, and of its parts', that a base decides."""
+    """The settings of a section, and of its subsections, that the base model decides."""
     taken = {k: v for k, v in model.items() if k in section and not OWN.fullmatch(k)}
     for key, part in taken.items():
         if isinstance(section[key], ConfigDict):
@@ -152,7 +157,7 @@ def _sizes(model: dict[str, Any], section: ConfigDict) -> dict[str, Any]:
 
 
 def show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
-    """Logs the settings that both models have with different values."""
+    """Logs the settings that both models have, but with different values."""
     base, model = flatten(base), flatten(model)
     differing = [f"{k} = {v!r}" for k, v in base.items() if k in model and model[k] != v]
     if differing:
@@ -162,10 +167,10 @@ def show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
 def take(
     trainer: Trainer, state: TrainState, source: Source, pattern: str, into: str = ""
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    """The state with the leaves whose path matches and whose shape fits; lists what became of each.
+    """The state with the source's arrays whose paths match and shapes fit, and a record of them.
 
-    Of an adapted run the record of its base as well, which is `within` the part `into`. Raises:
-    LabError if a leaf that such a run freezes is not among them.
+    Logs what became of each. The record, for an adapted run's checkpoints, is None for others; the
+    source is at the part `into`. Raises: LabError if an array that the run freezes is not loaded.
     """
     params, lists = merge_params(trainer.whole(state), source.params, pattern)
     step = "" if source.step is None else f" step {source.step}"
@@ -184,7 +189,7 @@ def take(
 def take_frozen(
     trainer: Trainer, state: TrainState, source: Source, base: dict[str, Any]
 ) -> TrainState:
-    """The state with its frozen leaves, of a source that must be the one of the record."""
+    """The state with its frozen arrays. Raises: LabError unless the source is the recorded one."""
     first = trainer.init()
     params, lists = merge_params(trainer.whole(first), source.params, base["pattern"])
     now = fingerprint(source.params, lists["loaded"])
@@ -199,7 +204,7 @@ def take_frozen(
 def merge_params(
     params: Params, stored: Params, pattern: str
 ) -> tuple[Params, dict[str, list[str]]]:
-    """`params` with the stored leaves of equal path and shape that the pattern is found in.
+    """`params` with the stored arrays of equal path and shape in whose path the pattern is found.
 
     The lists name the paths loaded, new (kept as initialised) and skipped (stored, not used).
     """
@@ -221,12 +226,12 @@ def merge_params(
 
 
 def leaves(tree: Params) -> dict[str, Any]:
-    """The leaves of a tree by path."""
+    """The arrays of a tree by path."""
     return {path_of(p): x for p, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def fingerprint(params: Params, paths: list[str]) -> str:
-    """SHA-256 over paths, types, shapes and values of some leaves."""
+    """SHA-256 over the paths, types, shapes and values of the arrays at these paths."""
     digest, flat = hashlib.sha256(), leaves(params)
     for path in sorted(paths):
         value = np.ascontiguousarray(flat[path])
@@ -236,7 +241,7 @@ def fingerprint(params: Params, paths: list[str]) -> str:
 
 
 def _refuse_new(trainer: Trainer, new: list[str], stored: dict[str, Any]) -> None:
-    """Frozen at its random initial values a leaf would be of no use."""
+    """Raises: LabError if an array would be frozen at its random initial values."""
     trained = leaves(trainer.abstract_state.params)
     for path in new:
         if path in trained:

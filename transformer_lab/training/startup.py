@@ -1,4 +1,4 @@
-"""What a process sets before JAX starts: the C library's memory, and XLA's flags."""
+"""What a process sets before JAX starts: the C library's memory handling, and XLA's flags."""
 
 import ctypes
 import glob
@@ -30,7 +30,7 @@ SETTINGS = {-1: -1, -4: 0, -8: 1}
 
 
 def keep_memory() -> None:
-    """Keeps what a step has used for the next one, on Linux, unless GLIBC_TUNABLES is set.
+    """Keeps the memory of a step for the next one, on Linux, unless GLIBC_TUNABLES is set.
 
     Without it a step of a GPT of 12 million parameters took a fifth longer, for page faults.
     """
@@ -45,16 +45,18 @@ ORDERED = "xla_cpu_multi_thread_eigen"
 
 
 def order_simulated(environment: dict[str, str] = os.environ) -> None:
-    """Makes simulated devices (`--xla_force_host_platform_device_count`) run a program's operations
-    one after the other, unless the environment says how; to be called before JAX starts."""
+    """Makes simulated devices run a program's operations in order; to be called before JAX starts.
+
+    These are the devices of `--xla_force_host_platform_device_count`; a setting in the environment
+    wins.
+    """
     told = environment.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" in told and ORDERED not in told:
         environment["XLA_FLAGS"] = f"{told} --{ORDERED}=false"
 
 
 def set_flags(environment: dict[str, str] = os.environ, device: str | None = None) -> str:
-    """Sets XLA's flags that let collectives run while the chip computes (--fast_xla), for the
-    device of this machine; those that are set already win.
+    """Sets XLA's flags that let collectives run during computation, unless they are set already.
 
     `device` is "gpu", "tpu" or "cpu", found by the device files if None; it is returned. On a CPU
     nothing is set.

@@ -1,4 +1,4 @@
-"""The train state and the two compiled steps."""
+"""The train state, and the train step: loss, gradient over micro-batches, update."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,20 +19,20 @@ from transformer_lab.tasks.base import Joint, learned
 from transformer_lab.training.adapting import assemble, split
 from transformer_lab.training.config import AdaptConfig
 
-ADAPT = 0xADA97  # folded into keys: the draws of an adapter are none of the model's
+ADAPT = 0xADA97  # folded into the key, so that adapters and the model draw different numbers
 FULL = AdaptConfig()
 Loss = Callable[[Any, dict[str, Array], Array], dict[str, Pair]]
 
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a step changes, and the frozen leaves that it does not."""
+    """All that a step changes, and the frozen parameters, which it does not."""
 
     step: Any  # int32 scalar; Any, since trees of shapes and shardings take this form as well
-    params: Any  # that train, and running statistics
+    params: Any  # trained parameters, and running statistics
     opt_state: Any
     frozen: Any = flax.struct.field(default_factory=dict)
-    average: Any = flax.struct.field(default_factory=dict)  # of `params` over the steps, or empty
+    average: Any = flax.struct.field(default_factory=dict)  # moving average of params, or empty
 
 
 def init_state(
@@ -42,30 +42,32 @@ def init_state(
     adapt: AdaptConfig = FULL,
     averaged: bool = False,
 ) -> TrainState:
-    """The state of step 0, a function of the seed; `averaged`: with an average of the steps."""
+    """The state at step 0, determined by the seed; `averaged`: with a moving average."""
     params, frozen = split_params(init(jax.random.key(seed)), seed, adapt)
     moments, average = optimizer.init(learned(params)), params if averaged else {}
     return TrainState(jnp.zeros((), jnp.int32), params, moments, frozen, average)
 
 
 def moving_average(old: Any, new: Any, step: Array, decay: float) -> Any:
-    """old + (1 - d) (new - old) of each leaf, with d = min(decay, (1 + step) / (10 + step)).
+    """old + (1 - d) (new - old) for each array, with d = min(decay, (1 + step) / (10 + step)).
 
     The first steps, counted from 1, are forgotten faster, so that a short run's average is not
-    one of its random start: the rule of TensorFlow's `ExponentialMovingAverage`.
+    dominated by its random start: the rule of TensorFlow's `ExponentialMovingAverage`.
     """
     decay = jnp.minimum(decay, (1 + step) / (10 + step))
     return jax.tree.map(lambda a, b: a + ((1 - decay) * (b - a)).astype(a.dtype), old, new)
 
 
 def split_params(params: Any, seed: int, adapt: AdaptConfig) -> tuple[Any, Any]:
-    """What trains and what is frozen, a function of the parameters and the seed."""
+    """The trained and the frozen parameters, determined by the parameters and the seed."""
     return split(params, adapt, jax.random.fold_in(jax.random.key(seed), ADAPT))
 
 
 def split_rows(batch: dict[str, Array], parts: int, mesh: Mesh) -> dict[str, Array]:
-    """[R, ...] -> [parts, R / parts, ...]; part j takes rows j, j + parts, ..., so that each
-    device's rows stay on it."""
+    """Cuts a batch into micro-batches: [R, ...] -> [parts, R / parts, ...].
+
+    Part j takes examples j, j + parts, ..., so that each device's examples stay on it.
+    """
     sharding = NamedSharding(mesh, P(None, ROW_AXES))
 
     def split(x):
@@ -76,17 +78,17 @@ def split_rows(batch: dict[str, Array], parts: int, mesh: Mesh) -> dict[str, Arr
 
 
 def join_rows(parts: Array) -> Array:
-    """[parts, R / parts, ...] -> [R, ...], undoing `split_rows`."""
+    """The inverse of `split_rows`: [parts, R / parts, ...] -> [R, ...]."""
     return jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
 
 
 def loss_and_gradient(
     loss: Loss, params: Any, batch: dict[str, Array], key: Array, parts: int, mesh: Mesh
 ) -> tuple[dict[str, Any], Any]:
-    """Metric sums, and the gradient of sum(loss) / sum(weight) over the whole batch and of the
-    losses that the model tells. New running statistics stand under `batch_stats`.
+    """Metric sums, and the gradient of sum(loss) / sum(weight) over the whole batch.
 
-    Each division comes after all micro-batches, so their number and their padding change nothing.
+    Losses that the model tells are included. New running statistics are under `batch_stats`.
+    Divisions come after all micro-batches, so their number and their padding change nothing.
     """
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         how = _joint_sums if parts > 1 and isinstance(loss, Joint) else _sums
@@ -103,20 +105,19 @@ def loss_and_gradient(
 
 
 def _shares(pairs, told):
-    """What a told total is multiplied with, so that the division by the loss's weight that comes
-    later leaves one by its own."""
+    """The factors on told losses, so that a later division by the loss's weight is by their own."""
     weight = pairs["loss"][1]
     share = lambda own: jax.lax.stop_gradient(ratio((weight, own)))  # noqa: E731
     return {name: share(own) for name, (_, own, _) in told["losses"].items()}
 
 
 def _objective(pairs, told, shares):
-    """The sum whose gradient is taken, over one micro-batch."""
+    """The sum over one micro-batch whose gradient is taken: the loss and the scaled told losses."""
     return sum((told["losses"][name][2] * shares[name] for name in shares), pairs["loss"][0])
 
 
 def _sums(loss, params, batch, key, parts, mesh):
-    """Metric sums, what was told, and the gradient, over the micro-batches one by one."""
+    """Metric sums, what was told, and the gradient, one micro-batch after the other."""
     hear = listened(loss)
 
     def of_part(part, part_key, shares=None):
@@ -150,7 +151,11 @@ def _sums(loss, params, batch, key, parts, mesh):
 
 
 def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
-    """The same of a loss over all rows: no more than one micro-batch's activations are kept."""
+    """The same for a loss that compares all examples; one micro-batch's activations are kept.
+
+    First the vectors of all micro-batches are computed, then the loss's gradient by the vectors,
+    then with it each micro-batch's gradient by the parameters.
+    """
     micro = split_rows(batch, parts, mesh), jax.random.split(key, parts)
     hear = listened(loss.embed)
     vectors, told = jax.lax.map(lambda xs: hear(params, *xs), micro)
@@ -177,7 +182,7 @@ def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
 
 
 def renewed(old: Any, new: Any) -> Any:
-    """Running statistics after a step: of those in `new`, which are (total, weight), the mean."""
+    """The running statistics after a step: the means of those in `new`, as (total, weight)."""
     if isinstance(old, dict):
         return {name: renewed(x, new[name]) if name in new else x for name, x in old.items()}
     total, weight = new
@@ -195,7 +200,10 @@ def make_train_step(
     adapt: AdaptConfig = FULL,
     ema_decay: float = 0.0,
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, dict[str, Array]]]:
-    """step(state, batch) -> (state, {"loss", "grad_norm", "learning_rate", "weight", ...})."""
+    """The function step(state, batch) -> (state, metrics), to be compiled.
+
+    Metrics are the task's, and "grad_norm", "learning_rate" and "weight", the loss's.
+    """
 
     def step(state, batch):
         key = jax.random.fold_in(jax.random.key(seed), state.step)

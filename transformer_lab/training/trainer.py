@@ -1,4 +1,4 @@
-"""A task with its compiled steps, on a mesh: what the loop runs, and what opens a trained run."""
+"""A task with its compiled steps on a mesh, for the training loop and for opened runs."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def _placed(shapes: Any, where: Any) -> Any:
 
 
 class Trainer:
-    """A task with its compiled steps, on a mesh."""
+    """A task with its compiled train and evaluation steps, on a mesh of devices."""
 
     def __init__(self, config: RunConfig, task: Task, mesh: Mesh):
         self.config, self.task, self.mesh = config, task, mesh
@@ -96,7 +96,7 @@ class Trainer:
         )
 
     def vote(self, number: int) -> tuple[jax.Array, ...]:
-        """What `train_step` takes besides when there are several processes: this one's signal."""
+        """The signal of this process (0: none), which `train_step` takes if there are several."""
         if jax.process_count() > 1 and number not in self._votes:
             sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
             own = lambda _: np.full(1, number, np.int32)  # noqa: E731
@@ -105,15 +105,15 @@ class Trainer:
         return self._votes.get(number, ())
 
     def stack(self, state: TrainState) -> TrainState:
-        """A canonical state as the step takes it."""
+        """A canonical state in the form that the step takes, with equal layers stacked."""
         return self._stack(state) if self.stacked else state
 
     def canonical(self, state: TrainState) -> TrainState:
-        """The state as it is stored, each layer for itself."""
+        """The state in the form in which it is stored, each layer by itself."""
         return self._unstack(state) if self.stacked else state
 
     def with_params(self, state: TrainState, params: Params) -> TrainState:
-        """The state with other parameters of the whole model, laid as the mesh has them."""
+        """The state with other parameters of the whole model, laid over the mesh."""
         params = jax.device_put(params, self.param_shardings)
         trained, frozen = self._split(params) if self.adapted else (params, {})
         average = jax.tree.map(jnp.copy, trained) if state.average else {}
@@ -121,8 +121,7 @@ class Trainer:
         return self.stack(state)
 
     def whole(self, state: TrainState) -> Params:
-        """The parameters as the model takes them, for evaluation and decoding: their average over
-        the steps where the run keeps one."""
+        """The model's parameters for evaluation and decoding, or their moving average if kept."""
         params = state.average or state.params
         if self.adapted:
             return self._assemble(params, state.frozen)
@@ -130,7 +129,7 @@ class Trainer:
         return params if known else self._unstack_params(params)
 
     def evaluate(self, params: Params, split: str) -> dict[str, float]:
-        """Sums over every example of a split, divided once; "loss" in nats a token."""
+        """The metrics over all examples of a split, summed and divided once; "loss" in nats."""
         sums: dict[str, np.ndarray] = {}
         results = [
             self.eval_step(params, self.place(batch)) for batch in self.task.eval_batches(split)
@@ -145,9 +144,9 @@ class Trainer:
 
 
 def _voting(step: Callable) -> Callable:
-    """The step with one more argument, a number a device; its metrics have the largest as "stop".
+    """The step with one more argument, a number a device; the largest is its metric "stop".
 
-    So all processes know of a signal that one of them has, at the same step, without waiting.
+    So all processes learn at the same step, without waiting, of a signal that one of them received.
     """
 
     def voting(state, batch, votes):

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl always, TensorBoard when installed, the terminal."""
+"""Where a run's numbers go: metrics.jsonl, TensorBoard if installed, and the terminal."""
 
 import json
 import math
@@ -21,17 +21,21 @@ from transformer_lab.training.places import place, remote, write_atomically
 
 
 def log(message: str) -> None:
-    """A line for the person who watches, from a run's first process; standard output is for
-    results. A process alone does not ask which it is: the question would take hold of the devices,
-    which a sweep leaves to its runs."""
+    """Writes a line to standard error, from a run's first process; standard output is for results.
+
+    A process alone does not ask which one it is: the question would take hold of the devices, which
+    a sweep leaves to its runs.
+    """
     if not joined() or jax.process_index() == 0:
         print(message, file=sys.stderr, flush=True)
 
 
 class MetricWriter:
-    """One object a line with `step` and named values; all digits of each number. Of the processes
-    of a run the first one writes. Lines of later steps than the first are dropped, and those of
-    that step whose values begin with `again`, for they are about to be written again."""
+    """Writes metrics.jsonl: an object on each line with `step` and named values in all digits.
+
+    Only the run's first process writes. Lines of steps after `start_step` are dropped, and those of
+    that step with names that begin with `again`, for they will be written again.
+    """
 
     def __init__(self, workdir: Path, start_step: int, tensorboard: bool, again: str = "-"):
         self.path, first = workdir / "metrics.jsonl", jax.process_index() == 0
@@ -65,22 +69,22 @@ class MetricWriter:
 
 
 def plain(value: Any) -> Any:
-    """The value, or a string in the place of NaN and infinity, which JSON lacks."""
+    """The value, with strings in place of NaN and infinity, which JSON lacks."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number(value: Any) -> Any:
-    """Undoes `plain`."""
+    """The inverse of `plain`: "nan", "inf" and "-inf" as numbers."""
     return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics.jsonl, [] of a run without; a kill can cut the last."""
+    """The complete lines of a run's metrics.jsonl, [] without one; a kill can cut the last."""
     return [line for _, line in _whole_lines(workdir / "metrics.jsonl")]
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines that hold a step and numbers or texts, as they stand and as values."""
+    """The lines that hold a step and numbers or texts, each as its text and its values."""
     if not path.exists():
         return
     content = check_file(path).read_bytes().decode(errors="replace")
@@ -97,7 +101,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def evaluated(workdir: Path, step: int) -> bool:
-    """Whether the validation split was scored at a step."""
+    """Whether the validation split was scored at this step, by the lines of metrics.jsonl."""
     lines = (line for line in read_metrics(workdir) if line["step"] == step)
     return any(name.startswith("validation/") for line in lines for name in line)
 
@@ -127,7 +131,7 @@ def _tensorboard(workdir: Path, start_step: int) -> Any | None:
 
 
 class ProgressLine:
-    """Loss, rate, learning rate and time left: a bar on a terminal, lines elsewhere."""
+    """Shows loss, rate, learning rate and time left: a bar on a terminal, lines elsewhere."""
 
     def __init__(self, total: int, start: int):
         self.total, self.start, self.began = total, start, time.monotonic()
@@ -162,7 +166,7 @@ class ProgressLine:
 
 
 def show_samples(rows: list[tuple[str, ...]]) -> None:
-    """A table of source, output and reference on standard output."""
+    """Prints a table of source, output and reference on standard output."""
     if not rows:
         return
     table = Table("source", "output", "reference", show_lines=True)
@@ -172,7 +176,7 @@ def show_samples(rows: list[tuple[str, ...]]) -> None:
 
 
 def make_workdir(workdir: Path) -> Path:
-    """Creates it, as `place` has it; one line when that cannot be."""
+    """Creates the directory and returns its path. Raises: LabError if that is impossible."""
     workdir = place(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The attention weights of one input, and what they lie between."""
+"""Captures the attention weights of a model on one input, with the tokens that they connect."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,23 +12,23 @@ from transformer_lab.errors import LabError
 
 
 class Inputs(NamedTuple):
-    """What is looked at; `extend`: with the model's own continuation of the text."""
+    """The input whose attention is shown; `extend` adds the model's own continuation of a text."""
 
     text: str | None = None
     text_b: str | None = None
-    image: str | None = None  # a file
+    image: str | None = None  # an image file
     extend: bool = False
-    words: bool = False  # pieces are joined to words: see `text_map`
+    words: bool = False  # whether pieces are joined to words: see `text_map`
 
 
 class Map(NamedTuple):
-    """The weights of a stack's layers: each of `rows` attends to `columns`."""
+    """Attention weights of all layers and heads, in which each of `rows` attends to `columns`."""
 
     weights: Float[np.ndarray, "layers heads t s"]
     rows: list[str]
     columns: list[str]
     picture: UInt8[np.ndarray, "height width 3"] | None = None
-    grid: tuple[int, int] | None = None  # patches down and across, the last of rows and columns
+    grid: tuple[int, int] | None = None  # patches down and across; they are the last rows, columns
 
 
 Maps = dict[str, Map]
@@ -36,10 +36,10 @@ Reader = Callable[[Any, Any, Inputs, Any], Maps]
 
 
 def capture(task: Any, params: Any, inputs: Inputs, place: Any = None) -> Maps:
-    """The maps of a task's model on an input, by name. `place` is the trainer's, for decoding.
+    """The attention maps of a task's model on an input, by name; `place` is the trainer's.
 
-    The file of a family names the reader that it is looked at by: `VIEW`, a name in `READERS`.
-    Raises: LabError for a family that names none, or an input that it does not read.
+    A model family's file names the function that reads it: `VIEW`, a key of `READERS`. Raises:
+    LabError for a family without one, or an input that it does not read.
     """
     family, view = task.family.__name__.rpartition(".")[2], vars(task.family).get("VIEW")
     if view is None:
@@ -48,7 +48,7 @@ def capture(task: Any, params: Any, inputs: Inputs, place: Any = None) -> Maps:
 
 
 def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """The text as the task reads it, cut where it is too long; [MASK] hides a word of MLM's."""
+    """Self-attention over the text as the task encodes it; "[MASK]" in it is a masked word."""
     tok = task.tokenizer
     if hasattr(task, "encode_words"):
         ids, _ = task.encode_words(_text(inputs).split())
@@ -67,7 +67,7 @@ def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
 
 
 def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """The text as it is, or with the continuation that `config.decode` makes of it."""
+    """Self-attention over the text, or over the text and the model's continuation."""
     if inputs.text_b is not None or not hasattr(task, "prompt_ids"):
         raise LabError("a decoder is looked at as it reads one text: write it all into --text")
     prompt = task.prompt_ids(_text(inputs))
@@ -81,7 +81,7 @@ def read_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
 def decoder_weights(
     task: Any, params: Any, tokens: Int[Array, "b t"], prompt: int
 ) -> Float[np.ndarray, "b layers heads t t"]:
-    """Of rows of tokens; a prefix model sees so many of each as the prompt."""
+    """The weights for batches of tokens; a prefix model sees the first `prompt` as prefix."""
     given = {}
     if task.model.reads_prefix:
         given["prefix"] = jnp.broadcast_to(jnp.arange(tokens.shape[1]) < prompt, tokens.shape)
@@ -89,7 +89,7 @@ def decoder_weights(
 
 
 def read_encoder_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """Source and target, which is the second text or else the model's own translation.
+    """Cross- and self-attention of a source and its target: the second text, or the model's output.
 
     A row of the cross-attention is the token that is written (Bahdanau 2015, figure 3); one of the
     decoder's self-attention is the token that is read, which is the one before.
@@ -105,14 +105,14 @@ def read_encoder_decoder(task: Any, params: Any, inputs: Inputs, place: Any) -> 
 
 
 def read_decoder_seq2seq(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """The one row of the source and the target that is read."""
+    """Self-attention over source and target, which this model reads as one sequence."""
     found, source, _, read = _translated(task, params, inputs, place)
     weights, both = stacked(found["decoder"]["decoder"])[0], source + read
     return {"self-attention": text_map(task.tokenizer, weights, both, both, inputs.words)}
 
 
 def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """The alignment of each token that is written, as the one head of one layer."""
+    """The alignment of each written token to the source, as a single head of a single layer."""
     if task.model_config.attention == "none":
         raise LabError('model.attention = "none": this model has no attention to look at')
     found, source, written, _ = _translated(task, params, inputs, place)
@@ -121,7 +121,7 @@ def read_recurrent(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
 
 
 def _translated(task, params, inputs, place):
-    """The intermediates, and the ids of the source, those written and those read for it."""
+    """The intermediates, and the ids of the source, the target and what the decoder reads."""
     tok = task.tokenizer
     source = task.encode(_text(inputs))
     if inputs.text_b is None:
@@ -138,7 +138,7 @@ def _translated(task, params, inputs, place):
 
 
 def read_vision(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """The patches of an image, and the tokens before them."""
+    """Self-attention between the patches of an image and the tokens before them."""
     picture = task.read(_image(inputs))
     images = jnp.asarray(task.normalise(picture[None]))
     found = captured(task.model, params, images)
@@ -146,7 +146,7 @@ def read_vision(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
 
 
 def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
-    """An image, a text, or both."""
+    """Self-attention in the image tower, the text tower or both, as inputs are given."""
     if inputs.image is not None and task.model_config.image_kind == "cnn":
         raise LabError("no attention over patches to see of a residual net: give --text=TEXT")
     maps = {}
@@ -175,7 +175,7 @@ READERS: dict[str, Reader] = {
 
 
 def captured(model: Any, params: Any, *inputs: Any, **given: Any) -> dict[str, Any]:
-    """The collection of intermediates that a call of the model leaves."""
+    """Runs the model and returns the arrays that it stores as intermediates."""
     call = lambda params: model.apply(  # noqa: E731
         {"params": params}, *inputs, mutable=["intermediates"], **given
     )[1]
@@ -185,10 +185,7 @@ def captured(model: Any, params: Any, *inputs: Any, **given: Any) -> dict[str, A
 def stacked(
     stack: dict[str, Any], kind: str = "attention"
 ) -> Float[np.ndarray, "b layers heads t s"]:
-    """The weights that a stack's layers left, in order; layers that do not attend leave none.
-
-    Raises: LabError if none does.
-    """
+    """The weights of all layers of a stack that attend, in order. Raises: LabError if none does."""
     numbers = sorted(int(name[6:]) for name in stack if name.startswith("layer_"))
     layers = [stack[f"layer_{i}"] for i in numbers]
     found = [layer[kind]["weights"][0] for layer in layers if kind in layer]
@@ -204,10 +201,10 @@ def text_map(
     columns: list[int],
     words: bool,
 ) -> Map:
-    """The map between the tokens of two rows of ids, or between their words.
+    """The map between two sequences of token ids, or between their words.
 
     A word attends as its pieces do on average, and is attended to as all of them together (Clark
-    2019, section 4.1), so that the weights of a row still sum to 1.
+    2019, section 4.1), so that the weights of each word still sum to 1.
     """
     if not words:
         return Map(weights, *([tokenizer.piece(i) for i in ids] for ids in (rows, columns)))
@@ -217,7 +214,10 @@ def text_map(
 
 
 def _words(tokenizer, ids):
-    """Which pieces are of which word [words, pieces], and the words; a special token is one."""
+    """Which pieces belong to which word, as 0 or 1 [words, pieces], and the words.
+
+    A special token is a word of its own.
+    """
     owners, names, start, words, seen = [], [], 0, 0, ""
     for i, token in enumerate(ids):
         if token in tokenizer.special_ids:
@@ -236,7 +236,7 @@ def _words(tokenizer, ids):
 def image_map(
     stack: dict[str, Any], picture: UInt8[np.ndarray, "height width _"], grid: tuple[int, int]
 ) -> Map:
-    """The map of a stack that read the patches of a picture, row by row, behind other tokens."""
+    """The map of a stack that reads a picture's patches, row by row, after other tokens."""
     weights = stacked(stack)[0]
     extra = weights.shape[-1] - grid[0] * grid[1]
     tokens = ["[CLS]", *(f"[{i}]" for i in range(1, extra))][:extra]

@@ -1,4 +1,4 @@
-"""Numbers for each head: entropy, mean distance, previous token, induction."""
+"""Scores that describe each head: entropy, mean distance, previous token, induction."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ Scores = dict[str, Float[np.ndarray, "layers heads"]]
 
 
 def table(task: Any, params: Any, maps: Maps) -> Iterator[tuple[str, ...]]:
-    """A row a head: its map, layer and number, then `NAMES`; "-" where one says nothing."""
+    """One line for each head: its map, layer, number, and the scores in `NAMES` ("-": no value)."""
     for name, found in maps.items():
         scores = measure(found)
         if hasattr(task, "prompt_ids"):
@@ -26,7 +26,7 @@ def table(task: Any, params: Any, maps: Maps) -> Iterator[tuple[str, ...]]:
 
 
 def measure(found: Map) -> Scores:
-    """Of text the distance is in tokens; of an image in patches, between patches alone."""
+    """Each head's scores for one map; distances are in tokens, or in patches between patches."""
     weights = jnp.asarray(found.weights)
     scores = {"entropy": heads.entropy(weights)}
     if found.grid is not None:
@@ -43,7 +43,11 @@ def measure(found: Map) -> Scores:
 def induction(
     task: Any, params: Any, period: int = 32, rows: int = 4, seed: int = 0
 ) -> Float[np.ndarray, "layers heads"]:
-    """The induction score of a language model on random tokens, each row's written twice."""
+    """The induction score of a language model on random tokens that are repeated once.
+
+    Each of `rows` sequences is `period` random tokens, written twice. Returns the mean of the
+    scores.
+    """
     period = min(period, (task.model_config.max_length - 1) // 2)
     tok = task.tokenizer
     ordinary = [i for i in range(tok.vocab_size) if i not in tok.special_ids]

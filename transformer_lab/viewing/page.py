@@ -1,4 +1,4 @@
-"""One self-contained page to look at attention with: no server, no network."""
+"""A single HTML page that shows attention maps, without a server or the network."""
 
 import base64
 import io
@@ -15,9 +15,10 @@ FINE = 2**23  # as many weights are stored in 16 bits, more in 8: a page stays b
 
 
 def page(maps: Maps, title: str) -> str:
-    """The HTML text. Weights are as exact as a 65,535th (of many: a 255th) of their row's largest.
+    """The HTML text of a page with these maps.
 
-    Tokens lie in it as JSON without a "<", so that none of them can end the script.
+    Weights are exact to 1/65,535 of the greatest in their row (1/255 if there are many). Tokens are
+    stored as JSON without a "<", so that none of them can end the script.
     """
     fine = sum(found.weights.size for found in maps.values()) <= FINE
     kinds = [{"name": name, **_values(found, fine)} for name, found in maps.items()]
@@ -30,7 +31,8 @@ def page(maps: Maps, title: str) -> str:
 def quantize(
     weights: Float[np.ndarray, "*n t s"], bits: int
 ) -> tuple[np.ndarray, Float[np.ndarray, "*n t"]]:
-    """Whole numbers up to 2^bits - 1, and each row's largest weight, for which that one stands."""
+    """Weights as whole numbers 0 .. 2^bits - 1, of which the greatest stands for each row's largest
+    weight, and those largest weights."""
     largest = weights.max(axis=-1).astype("<f4")
     top = 2**bits - 1
     shares = weights / np.maximum(largest, np.finfo(np.float32).tiny)[..., None]

@@ -1,4 +1,4 @@
-"""Attention as a picture for a paper."""
+"""Draws attention as PNG pictures for papers."""
 
 import io
 from typing import Any
@@ -14,9 +14,10 @@ from transformer_lab.viewing.capture import Map
 
 
 def png(found: Map, layer: int | None = None, head: int | None = None) -> bytes:
-    """One head with its tokens, or all of those left open; of an image the patches over it.
+    """A PNG picture of one head with its tokens, or of all layers and heads where None is given.
 
-    An image also shows each layer's mean and, of all layers, the attention rollout.
+    For an image the patches' weights lie over it, with each layer's mean and the attention rollout
+    up to that layer.
     """
     layers, heads = (
         range(n) if chosen is None else [chosen]
@@ -64,9 +65,8 @@ def _over_picture(found: Map, layers: Any, heads: Any) -> Figure:
 
 
 def class_token_maps(found: Map, layer: int) -> Float[np.ndarray, "maps down across"]:
-    """What the first token attends to among the patches: each head of the layer, their mean, and
-    the rollout up to it. In a model without such a token, the mean over all patches.
-    """
+    """How much the first token attends to each patch: each head of the layer, their mean, and the
+    rollout up to the layer. In a model without such a token, the mean over all patches."""
     down, across = found.grid
     readers = 1 if len(found.rows) > down * across else None
     rolled = np.asarray(rollout([jnp.asarray(w[None]) for w in found.weights[: layer + 1]]))
@@ -76,7 +76,7 @@ def class_token_maps(found: Map, layer: int) -> Float[np.ndarray, "maps down acr
 
 
 def lay_over(ax: Axes, found: Map, weights: Float[np.ndarray, "down across"]) -> None:
-    """The picture, and the weights over it in the same rectangle."""
+    """Draws the picture, and over it the weights, stretched to the same rectangle."""
     height, width = found.picture.shape[:2]
     extent = (0, width, height, 0)
     ax.imshow(found.picture, extent=extent)
@@ -84,7 +84,7 @@ def lay_over(ax: Axes, found: Map, weights: Float[np.ndarray, "down across"]) ->
 
 
 def _grid(layers: Any, names: list[str]) -> tuple[Figure, np.ndarray]:
-    """Small axes without ticks: a row a layer, a column a name."""
+    """Small axes without ticks, one row for each layer and one column for each name."""
     shape = len(layers), len(names)
     figure = Figure((1.4 * shape[1] + 0.4, 1.4 * shape[0] + 0.4), layout="constrained")
     axes = figure.subplots(*shape, squeeze=False)

@@ -1,4 +1,4 @@
-"""One word in several sentences: its static vector beside those in context, as a picture."""
+"""Draws one word in several sentences: its static vector beside its vectors in context."""
 
 import numpy as np
 from jaxtyping import Float
@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 
 def cosines(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n n"]:
-    """Each with each."""
+    """The cosine of each vector with each other one."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit @ unit.T
 
@@ -14,8 +14,8 @@ def cosines(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n n"]:
 def draw(
     vectors: Float[np.ndarray, "n d"], static: Float[np.ndarray, "d"], labels: list[str], word: str
 ) -> Figure:
-    """Cosines of the word's vectors in the lines, and their two main directions with the static
-    vector, which is the same in every line."""
+    """A figure of the cosines between a word's vectors in several lines, and of their two main
+    directions, with the word's static vector, which is the same in every line."""
     everything = np.vstack([vectors, static])
     centred = vectors - vectors.mean(axis=0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:2]

@@ -1,4 +1,4 @@
-"""Sizes of image and text towers."""
+"""Published sizes of CLIP's image and text towers."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ _BASE = TwoTowersConfig()
 
 
 def _preset(image: tuple, text: tuple, side: int, patch: int, published: int) -> Preset:
-    """Of each tower the four sizes; the text's width is that of the common space."""
+    """A preset from the four sizes of each tower; the common space is as wide as the text tower."""
     towers = [dict(zip(_SIZES, sizes, strict=True)) for sizes in (image, text)]
     config = replace(
         _BASE,

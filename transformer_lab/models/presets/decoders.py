@@ -1,4 +1,4 @@
-"""Sizes of decoder-only language models: GPT to LLaMA, experts, state spaces, RWKV."""
+"""Published sizes of decoder-only language models: GPT to LLaMA, experts, state spaces, RWKV."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sizes of encoder-decoders."""
+"""Published sizes of encoder-decoders."""
 
 from dataclasses import replace
 

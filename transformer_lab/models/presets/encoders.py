@@ -1,4 +1,4 @@
-"""Sizes of encoder-only models, without heads."""
+"""Published sizes of encoder-only models, without heads."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One entry of a table of published sizes, and how a table's lines become entries."""
+"""One entry of a table of published sizes, and a function that makes entries from a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,15 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """A model's settings and what its paper says of it; None where the paper is silent."""
+    """A model's settings, and what its paper states of it; None where the paper is silent."""
 
-    kind: str  # of the model family
+    kind: str  # the model family
     config: Any
     published: int | float | None  # parameters, as the paper rounds them
     source: str
     note: str = ""
-    learning_rate: float | None = None  # the peak
-    batch_tokens: int | None = None  # the last, where it grows
+    learning_rate: float | None = None  # the peak of the schedule
+    batch_tokens: int | None = None  # tokens in a batch; the final number where it grows
     trained_tokens: float | None = None
 
 
@@ -28,8 +28,11 @@ def presets(
     more: Sequence[str] = (),
     **common: Any,
 ) -> dict[str, Preset]:
-    """An entry a line: the values of the settings `names`, the published parameters, and as many
-    of the fields `more` as the line has. `common` are fields of all."""
+    """Presets from a table: each line has the values of the settings `names`, the published number
+    of parameters, and values for as many of the fields `more` as it likes.
+
+    `common` are fields that all presets share.
+    """
     found = {}
     for name, line in lines.items():
         sizes, published, rest = line[: len(names)], line[len(names)], line[len(names) + 1 :]

@@ -14,14 +14,14 @@ _MAP = "the stated count has no room for the attention pooling of section 3.2: n
 
 
 def _vits(source: str, rows: dict[str, tuple], **common: str) -> dict[str, Preset]:
-    """Rows: the five sizes, the patch, and the published parameters; images are of 224 x 224."""
+    """Presets of ViTs from lines of five sizes, patch side and parameters; images are 224 x 224."""
     rows = {name: (*sizes, (patch, patch), n) for name, (*sizes, patch, n) in rows.items()}
     names = *_SIZES, "patch_size"
     return presets("vision", VisionConfig(), names, source, rows, **common)
 
 
 def _sparse(published: dict[str, float]) -> dict[str, Preset]:
-    """V-MoE: a ViT of `_SPARSE`, 32 experts in its last layers, or in every second one."""
+    """V-MoE: ViTs of the sizes in `_SPARSE`, with 32 experts in some of their layers."""
     found = {}
     for name, count in published.items():
         size, _, where = name.removeprefix("v_moe_").partition("_")
@@ -49,7 +49,7 @@ _SPARSE = {
 
 
 def _distilled(presets: dict[str, Preset], published: tuple[int, ...]) -> dict[str, Preset]:
-    """The same with a distillation token and its head."""
+    """The same models with a distillation token and its own head."""
     return {
         f"{name}_distilled": replace(
             preset,
