@@ -55,7 +55,9 @@ def test_merges_by_hand():
     merges = list(islice(learn(WORDS), 10))
     assert merges[:4] == [(("e", "s"), 9), (("es", "t"), 9), (("est", " "), 9), (("l", "o"), 7)]
     assert merges == list(islice(brute_force(WORDS), 10))
-    # Encoding merges by rank, not by length.
+
+
+def test_encoding_merges_by_rank_not_by_length():
     ranks = {("b", "c"): 0, ("a", "b"): 1}
     assert encode_word("abc", ranks) == ["a", "bc", " "]
     assert encode_word("abab", ranks) == ["ab", "ab", " "]

@@ -45,8 +45,8 @@ class Attention(nn.Module):
         positions: Int[Array, "s"] | None = None,
         added: Float[Array, "#b s d"] | None = None,
     ) -> KeyValue:
-        """The projections that a cache holds, [B, K, S, H]; keys are rotated by their positions, and
-        made of x and what is `added` to it, which values do not hold (Carion 2020, section A.3)."""
+        """The projections that a cache holds, [B, K, S, H]; keys are rotated by their positions,
+        and made of x and what is `added` to it, which values leave out (Carion 2020, figure 10)."""
         heads = self.config.key_value_heads
         key = self._turn(self._split(self.key(x if added is None else x + added), heads), positions)
         return key, self._split(self.value(x), heads)
