@@ -34,7 +34,7 @@ flags.DEFINE_string("append", None, "A Markdown file that gets the results as ro
 
 # Heads, those of keys, entries of a key, of a value and of the decays, and a chunk
 SHAPES = {
-    "mamba": (512, 1, 16, 1, 16, 16),
+    "mamba": (512, 1, 16, 1, 1, 16),  # with poles, one for each entry
     "mamba2": (8, 1, 64, 64, 1, 64),
     "gated": (4, 4, 64, 64, 64, 16),
     "rwkv": (256, 256, 1, 2, 1, 64),
@@ -54,13 +54,16 @@ def turn_of(function, *arguments):
 def scan_turns(shape: str, length: int, rows: int = 2):
     """The ways for one shape: gradients of the sum of squares of the outputs by all inputs."""
     h, shared, k, p, d, chunk = SHAPES[shape]
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = jax.random.split(jax.random.key(0), 5)
     query, key = (jax.random.normal(x, (rows, length, shared, k)) for x in keys[:2])
     value = jax.random.normal(keys[2], (rows, length, h, p))
     decay = -jax.random.uniform(keys[3], (rows, length, h, d))
 
+    poles = jax.random.uniform(keys[4], (h, k)) if shape == "mamba" else None
+
     def loss(way, *inputs):
-        return jnp.square(recurrence(*inputs, way=way, chunk=chunk)[0]).sum()
+        out, _ = recurrence(*inputs, poles=poles, way=way, chunk=chunk)
+        return jnp.square(out).sum()
 
     fitting = [w for w in WAYS if w != "associative" or rows * length * h * k * p < MOST]
     step = {way: jax.value_and_grad(partial(loss, way), argnums=(0, 1, 2, 3)) for way in fitting}
