@@ -10,7 +10,10 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from transformer_lab.data.audio import AudioFile
+from transformer_lab.decoding.speech import Segment
 from transformer_lab.errors import LabError
+from transformer_lab.ops.spectrograms import RATE
 from transformer_lab.tasks import objective
 from transformer_lab.tasks.abilities import Continues, EmbedsTexts, Predicts, Translates
 from transformer_lab.text.stream import dropped_blank
@@ -94,6 +97,13 @@ class OpenedRun:
         """
         found = self._able(Predicts, "predict").predict(self.params, _listed(texts), self.place)
         return found[0] if isinstance(texts, str) else found
+
+    def transcribe(self, file: str | Path) -> list[Segment]:
+        """What is said in a file of audio: pieces of text, each with the seconds it is heard in."""
+        if not hasattr(self.task, "transcriber"):
+            raise self._refusal("transcribe")
+        transcriber = self.task.transcriber()
+        return list(transcriber({"params": self.params}, AudioFile(file, RATE)))
 
     def encode(
         self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True

@@ -10,6 +10,7 @@ import soundfile
 
 from tests.entry import command
 from tests.tiny import config_of, make_trainer, trained
+from transformer_lab import open_run
 from transformer_lab.data.spoken import SpokenConfig, load_spoken
 from transformer_lab.errors import LabError
 from transformer_lab.training.runs import write_new
@@ -105,6 +106,8 @@ def test_the_command_writes_every_format_and_goes_on_behind_a_bad_file(folder, l
     assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:00.1")
     found = json.loads(command("transcribe", good, args, "--format=json").stdout)
     assert found["text"] == "low low" and found["segments"][0]["temperature"] == 0.0
+    (segment,) = open_run(tmp_path / "run", {"mesh.data": 1}).transcribe(good)
+    assert list(segment) == list(found["segments"][0].values()) and segment.text == "low low"
     assert b"no file of audio" in command("transcribe", args).stderr
     translated = command("transcribe", good, args, "--task=translate")
     assert translated.returncode == 2 and b"does not translate" in translated.stderr
