@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
     words = Counter(_read(Path(file)).split() if file else given)
     if not words:
         raise LabError("no words to learn from: give --file=TEXT.txt, or words")
-    # Of the most frequent words, the long ones: "the" and "of" are soon one symbol.
+    # The most frequent long words: short ones such as "the" are soon one symbol.
     frequent = sorted(words, key=lambda word: (len(word) < 6, -words[word], word))
     splits = [plain_bpe.split(w) for w in list(dict.fromkeys(given))[:SHOWN] or frequent[:SHOWN]]
     steps = islice(plain_bpe.learn(words), flags.FLAGS.merges)

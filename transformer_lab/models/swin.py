@@ -59,7 +59,7 @@ class SwinConfig:
     classes: int = 1000
     kernel_init: str = "normal"
     init_std: float = 0.02
-    dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
+    dtype: str = "float32"  # the compute type; parameters, norms, softmax and loss are float32
 
     def __post_init__(self):
         shared = {name: CHOICES[name] for name in ("activation", "kernel_init", "dtype")}
