@@ -34,8 +34,7 @@ class Linear(Mixer):
         ones = jnp.ones((b, t, cfg.heads, 1))
         value = jnp.concatenate([value.astype(jnp.float32), ones], axis=-1)
         out, state = self.scan(query, key, value, jnp.zeros((1, t, 1, 1)), state, flow)
-        # The last value is 1, so its sum is the denominator: sum phi(q) phi(k) v / sum phi(q)
-        # phi(k).
+        # The last value is 1, so that the last sum is the denominator, sum phi(q) phi(k).
         out = out[..., :-1] / jnp.maximum(out[..., -1:], 1e-6)
         out = out.reshape(b, t, -1).astype(x.dtype)
         return self.project(cfg.width, "out", "out")(out), state

@@ -43,8 +43,7 @@ def cross_entropy(
     Logits (0, ln 3) and label 1 give -ln(3/4) = 0.288; with smoothing 0.1, 0.343.
     """
     scores = logits if isinstance(logits, TokenScores) else token_scores(logits, labels)
-    # logsumexp - sum_i q_i logit_i, with q = (1 - e) onehot + e / vocab: the mean stands for 1 /
-    # vocab.
+    # logsumexp - sum_i q_i logit_i with q = (1 - e) onehot + e / vocab, which takes the mean.
     target = (1.0 - smoothing) * scores.chosen
     if smoothing:
         target = target + smoothing * scores.mean

@@ -53,8 +53,7 @@ def rope_frequencies(
     if scaling == "linear":
         return (plain / factor).astype(np.float32)
     if scaling == "llama3":
-        # A pair that turns often within the original length knows near distances: its angle is
-        # kept.
+        # Pairs that turn often within the original length tell near distances: these stay.
         turns = original_length * plain / (2 * math.pi)
         keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
     else:

@@ -97,8 +97,7 @@ class Checkpoints:
                 (directory / MANIFEST).unlink(missing_ok=True)
                 if places.remote(directory):  # left by an interrupted save
                     places.rmtree(directory / "state")
-            # Orbax copies the arrays to the host before it returns, and writes them in the
-            # background.
+            # Orbax returns once the arrays are on the host, and writes in the background.
             self._checkpointer.save(
                 self._state(step), args=ocp.args.StandardSave(_stored(state)), force=True
             )

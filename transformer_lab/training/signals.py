@@ -53,8 +53,7 @@ class Signals:
 
     @contextlib.contextmanager
     def held(self):
-        """A context in which signals are noted in `received`; the old handlers return
-        afterwards."""
+        """A context in which signals are noted in `received`; old handlers return afterwards."""
         self.catch()
         self._holding = True
         try:
