@@ -2,8 +2,9 @@
 
     transformer_lab merges --merges=20 "low lower newest widest"
 
-One line a merge: its number, the pair, how often it stands in the text, and some words after it.
-With --file=TEXT.txt the text is the file's, and words on the command line are those to show.
+Each merge is a line: its number, the pair, how often it occurs in the text, and how some words are
+split after it. With --file=TEXT.txt the text is the file's, and words on the command line are the
+ones shown.
 """
 
 from collections import Counter
