@@ -1,5 +1,4 @@
-"""DETR (Carion 2020): detects the objects of an image as a set, by a net, an encoder and a
-decoder."""
+"""DETR (Carion 2020): the objects of an image as a set, by a net, an encoder and a decoder."""
 
 from dataclasses import dataclass, replace
 
@@ -26,8 +25,7 @@ LONGEST = 50  # the most rows and columns of a feature map that have learned vec
 
 @dataclass(frozen=True)
 class DETRConfig(StackConfig):
-    """Settings of the encoder's stack, the decoder and the net; the defaults are those of
-    DETR-R50."""
+    """Settings of the encoder, the decoder and the net; the defaults are those of DETR-R50."""
 
     width: int = 256
     head_dim: int = 32
@@ -120,8 +118,8 @@ class Layer(nn.Module):
         memory_seen: Visible = ALL,
         dropout_key: Key[Array, ""] | None = None,
     ) -> Float[Array, "b t d"]:
-        """The states after the layer; `places` are position vectors of x, `memory_places` of the
-        image."""
+        """The states after the layer; `places` are position vectors of x, `memory_places` of
+        memory."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
         kept = lambda h, key: dropout(h, self.config.dropout, key)  # noqa: E731
         own = self.attention.keys_and_values(x, added=places)
@@ -135,8 +133,7 @@ class Layer(nn.Module):
 
 
 class DETR(Model):
-    """Maps images to, for each query, logits of the object found (the last one: none) and its
-    box."""
+    """Maps images to logits of the object that each query found (the last: none), and its box."""
 
     config: DETRConfig
 
@@ -163,8 +160,7 @@ class DETR(Model):
         rows: Bool[Array, "b"] | None = None,
         real: Bool[Array, "b h w"] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`hidden` [b q d], `logits` [b q labels + 1] and `boxes` [b q 4] of the last decoder
-        layer.
+        """`hidden` [b q d], `logits` [b q labels + 1], `boxes` [b q 4] of the last decoder layer.
 
         A box is the centre's column and row, width and height, as shares of the image.
         `layer_logits` and `layer_boxes` hold those of every decoder layer, the last included
