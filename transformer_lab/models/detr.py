@@ -118,8 +118,7 @@ class Layer(nn.Module):
         memory_seen: Visible = ALL,
         dropout_key: Key[Array, ""] | None = None,
     ) -> Float[Array, "b t d"]:
-        """The states after the layer; `places` are position vectors of x, `memory_places` of
-        memory."""
+        """The states after it; `places` are position vectors of x, `memory_places` of memory."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
         kept = lambda h, key: dropout(h, self.config.dropout, key)  # noqa: E731
         own = self.attention.keys_and_values(x, added=places)
