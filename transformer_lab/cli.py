@@ -252,7 +252,7 @@ def settle(config: ConfigDict, argv: list[str]) -> None:
 
 
 def _fail(message: object, error: Exception | None = None) -> None:
-    message = str(message).replace("\n", "\\n")  # of a file's name: an error is one line
+    message = str(message).replace("\n", "\\n")  # a file's name may hold it
     peers.leave(2, message, error, f"error: {message}\n")
     print(f"error: {message}", file=sys.stderr, flush=True)
     sys.exit(2)

@@ -3,10 +3,10 @@
     transformer_lab attend --workdir=DIR --text=T --output=A.html
 
 The page needs neither server nor network. `--text_b` is an encoder's second text, or the target of
-an encoder-decoder, which else is its own translation; `--extend` lets a language model continue the
-text first, as `--config.decode` says; `--words` joins pieces. `--png=FILE.png` draws one `--map`
-(its `--layer`s and `--head`s), `--heads` prints a table of what each head does. See
-docs/attention.md.
+an encoder-decoder (without it the model's own translation); `--extend` lets a language model
+continue the text first, as `--config.decode` says; `--words` joins the pieces of words.
+`--png=FILE.png` draws one `--map`, or the `--layer` and `--head` that are named; `--heads` prints a
+table of what each head does. See docs/attention.md.
 """
 
 from pathlib import Path

@@ -2,8 +2,8 @@
 
     transformer_lab baseline --config=configs/finetune_sentiment.py
 
-The most frequent class, and logistic regression on TF-IDF of words and pairs of words, whose C is
-chosen on validation.
+These are the most frequent class, and logistic regression on TF-IDF of words and word pairs, whose
+regularisation C is chosen on the validation split.
 """
 
 from collections.abc import Iterator

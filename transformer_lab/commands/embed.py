@@ -2,12 +2,13 @@
 
     transformer_lab embed --source=hf:DIR < lines.txt > vectors.npy
 
-A line gives a row of float32 [lines, width], by mean pooling and of length 1 unless `--pooling` or
-`--nonormalize` says otherwise. `--source=DIR` (or `--workdir=DIR`) takes a run trained here: any
-task of an encoder. `--target=FILE` writes there and not to standard output.
+Each line becomes a row of a float32 array [lines, width], by mean pooling and of length 1 unless
+`--pooling` or `--nonormalize` says otherwise. `--source=DIR` (or `--workdir=DIR`) takes a run of an
+encoder that was trained here, for any task. `--target=FILE` writes to a file instead of to standard
+output.
 
 `--word=bank` gives that word's vector in each line instead, and `--picture=FILE.png` draws them
-beside the word's static vector, the embedding's row.
+beside the word's static vector, its row of the embedding table.
 """
 
 import sys

@@ -2,10 +2,10 @@
 
     transformer_lab export_hf --workdir=RUN --target=DIR
 
-A run that their architecture cannot hold is refused with the first setting that has no place there.
-A decoder becomes the first of their families that can hold it, or that of `--model_type=llama`.
-What depends on decoding may be changed here, such as `--config.decode.length_penalty=power`.
-An adapted run becomes a whole model, or with `--peft` and method "lora" an adapter alone.
+A run that no Hugging Face architecture can represent is refused, with the first setting that does
+not fit. A decoder becomes the first family that fits it, or that of `--model_type=llama`. Decoding
+settings may be changed here, such as `--config.decode.length_penalty=power`. An adapted run becomes
+a whole model, or with `--peft` and method "lora" an adapter alone.
 """
 
 from typing import Any

@@ -2,8 +2,9 @@
 
     transformer_lab gradients --png=gradients.png
 
-The gradient of the last output that reaches each input, over that of the last input, before any
-training: Elman nets of three gains, LSTMs of three forget biases, causal attention.
+It shows how much of the last output's gradient reaches each input, relative to the last input,
+before any training: for Elman nets of three gains, LSTMs of three forget biases, and causal
+attention.
 """
 
 from absl import flags

@@ -3,7 +3,7 @@
     transformer_lab import_ct2 --source=DIR --workdir=runs/whisper
 
 DIR holds model.bin (in any of the format's types, such as float16 or int8), config.json and
-tokenizer.json. `--workdir=DIR` leaves a run there that the other commands open.
+tokenizer.json. `--workdir=DIR` writes the model there as a run that other commands can open.
 """
 
 from absl import flags

@@ -3,8 +3,8 @@
     transformer_lab import_hf --source=DIR
 
 `--check=DIR/expected.npz` compares the model with the reference implementation's outputs, and the
-command exits with 1 if one of them differs by more than `--tolerance`. `--workdir=DIR` leaves a run
-there that the other commands open.
+command exits with 1 if one of them differs by more than `--tolerance`. `--workdir=DIR` writes the
+model there as a run that the other commands can open.
 """
 
 from pathlib import Path

@@ -2,8 +2,9 @@
 
     transformer_lab merge --workdir=RUN --target=DIR
 
-The new run holds the whole model at step 0, with its settings and tokenizer: the other commands
-open it, and --init_from starts from it. `export_hf --peft` writes the adapter alone.
+The new run holds the whole model at step 0, with its settings and tokenizer: other commands can
+open it, and other runs can start from it with --init_from. `export_hf --peft` writes the adapter
+alone.
 """
 
 from dataclasses import asdict

@@ -2,8 +2,9 @@
 
     transformer_lab merges --merges=20 "low lower newest widest"
 
-One line a merge: its number, the pair, how often it stands in the text, and some words after it.
-With --file=TEXT.txt the text is the file's, and words on the command line are those to show.
+Each merge is a line: its number, the pair, how often it occurs in the text, and how some words are
+split after it. With --file=TEXT.txt the text is the file's, and words on the command line are the
+ones shown.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> None:
     words = Counter(_read(Path(file)).split() if file else given)
     if not words:
         raise LabError("no words to learn from: give --file=TEXT.txt, or words")
-    # Of the most frequent words, the long ones: "the" and "of" are soon one symbol.
+    # The most frequent long words: short ones such as "the" are soon one symbol.
     frequent = sorted(words, key=lambda word: (len(word) < 6, -words[word], word))
     splits = [plain_bpe.split(w) for w in list(dict.fromkeys(given))[:SHOWN] or frequent[:SHOWN]]
     steps = islice(plain_bpe.learn(words), flags.FLAGS.merges)

@@ -3,7 +3,7 @@
     transformer_lab neighbours --workdir=runs/words money
     transformer_lab neighbours --workdir=runs/words "king - man + woman"
 
-A line an answer: the word and its cosine.
+Each answer is a line: the word, and its cosine with the query.
 """
 
 import sys

@@ -3,8 +3,8 @@
     transformer_lab ngram --config=configs/gpt_brown.py
     transformer_lab ngram --config=configs/gpt_brown.py --prompt="The jury said" --seed=1
 
-Interpolated Kneser-Ney of each order up to `--order`, scored on the same held-out documents with
-the same metrics as the model; with `--prompt` it continues a text instead.
+The models are interpolated Kneser-Ney of each order up to `--order`, scored on the same held-out
+documents with the same metrics as the language model; `--prompt` continues a text instead.
 """
 
 import math

@@ -2,9 +2,9 @@
 
     transformer_lab predict --workdir=runs/sent "A text."
 
-Classes with probabilities, tags of words, or an answer ("question<tab>context"), as the run was
-trained for; of each line of standard input if no text is given. A run on images takes their files
-in the place of texts. `--json` writes all that is known.
+It gives classes with probabilities, tags of words, or an answer ("question<tab>context"), as the
+run was trained for, for each line of standard input if no text is given. A run on images takes
+image files in place of texts. `--json` writes all that is known.
 """
 
 import json

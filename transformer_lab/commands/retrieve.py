@@ -2,8 +2,8 @@
 
     transformer_lab retrieve --workdir=runs/clip --images=DIR --query="a smiling face"
 
-A list, best first, of cosine and file, and a contact sheet of them in `--target` (retrieved.png).
-Files that are no whole images are named and left out.
+It prints cosines and files, best first, and draws a contact sheet of them, `--target`
+(retrieved.png). Files that cannot be read as images are named and left out.
 """
 
 import math

@@ -2,10 +2,8 @@
 
     transformer_lab sweep --experiment=experiments/dropout.py --workdir=runs/dropout
 
-Then writes their report.
-
-The same command goes on where it was stopped: finished runs are skipped, stopped ones resumed,
-failed ones tried again. `--launcher=slurm` makes an array job of it.
+Then it writes their report. The same command continues where it was stopped: finished runs are
+skipped, stopped ones resumed, failed ones tried again. `--launcher=slurm` makes an array job of it.
 """
 
 import re

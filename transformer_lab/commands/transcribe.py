@@ -2,8 +2,8 @@
 
     transformer_lab transcribe talk.flac --workdir=runs/whisper --format=srt
 
-`--format` is txt, srt, vtt or json, of which the first shows each piece of text as soon as it is
-known. `--language=fr` says what is spoken (else the beginning of each file tells), and
+`--format` is txt, srt, vtt or json; txt shows each piece of text as soon as it is known.
+`--language=fr` says what is spoken (otherwise the beginning of each file decides), and
 `--task=translate` writes English. Other settings are keys of the section `speech`.
 """
 

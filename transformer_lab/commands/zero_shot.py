@@ -2,8 +2,9 @@
 
     transformer_lab zero_shot --workdir=runs/clip --labels="a cat,a dog,a tree" image.png
 
-A line an image: its label, the probability, and those of all labels. Each label stands in every
-template, `--templates="{}|a photo of {}"`, and is the mean of them (Radford 2021, section 3.1.4).
+Each image gives a line with the probabilities of all labels, best first. Each label is put into
+every template, `--templates="{}|a photo of {}"`, and its vector is the mean of theirs (Radford
+2021, section 3.1.4).
 """
 
 import json

@@ -23,7 +23,7 @@ class Hypothesis(NamedTuple):
 
     ids: list[int]
     score: float  # log_prob / penalty(length)
-    log_prob: float  # of all generated tokens, the end token too
+    log_prob: float  # the sum over all generated tokens, the end token included
 
 
 class Bucket(NamedTuple):

@@ -64,7 +64,7 @@ class DecodeConfig:
     top_p: float = 1.0  # samples only from the fewest tokens with so much probability; 0: one
     stop: tuple[str, ...] = ()  # a continuation ends before the first of these strings
     end_tokens: tuple[int, ...] = ()  # end a text as well as the tokenizer's own end token
-    first_token: int | None = None  # what every output begins with, at no cost
+    first_token: int | None = None  # the token that begins every output, at no cost
     force_eos: bool = False  # a text that reaches the limit ends in the end token, at no cost
 
     def __post_init__(self):

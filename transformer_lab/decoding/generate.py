@@ -30,7 +30,7 @@ class Generated(NamedTuple):
 
     ids: list[int]
     log_probs: list[float]
-    ended: bool  # by the end token or a stop string, not by its length
+    ended: bool  # True if the end token or a stop string ended it, not its length
 
 
 class Generator:
@@ -167,7 +167,7 @@ class Generator:
         batch = self._place({"tokens": tokens, "segments": real.astype(np.int32)})
         return batch["tokens"], batch["segments"]
 
-    # What is compiled.
+    # The functions that are compiled.
 
     def _loop(self, read: int, length: int, controls) -> Single:
         """The loop over texts of `read` prompt tokens with a cache for `length` tokens."""

@@ -56,6 +56,7 @@ class Alignment(nn.Module):
             one = lambda x: x[:, None].astype(self.dtype)  # noqa: E731 (one head)
             out, weights = attend(one(query), one(keys), one(values), mask[:, None], scale=scale)
             return out[:, 0], weights[:, 0]
+        # score = v tanh(W q + U k) for all queries and keys at once: [B, T, S, D] in memory.
         hidden = jnp.tanh(query[:, :, None] + keys[:, None]).astype(jnp.float32)
         scores = jnp.where(mask, hidden @ self.score_scale, jnp.finfo(jnp.float32).min)
         weights = jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0.0)

@@ -107,6 +107,7 @@ class Attention(nn.Module):
 
     def _turn(self, x, positions):
         cfg = self.config
+        # Keys are rotated before they are cached, so that no step rotates them again.
         if cfg.positions != "rope" or positions is None:
             return x
         frequencies = rope_frequencies(
@@ -147,6 +148,7 @@ class Attention(nn.Module):
             query, bias = self._relative(query, places, scale)
         options = {"scale": scale, "bias": bias, "dropout_key": dropout_key}
         options["dropout_rate"] = cfg.attention_dropout
+        # The kernels return no weights, so captured weights are computed in the plain way.
         if self._captures():
             mask = seen.dense(jnp.arange(query.shape[2]), jnp.arange(key_value[0].shape[2]))
             out, weights = attend(query, *key_value, mask, **options)

@@ -143,5 +143,6 @@ class FeedForward(nn.Module):
             hidden = ACTIVATIONS[GATED[cfg.activation]](self.gate(x)) * self.up(x)
         else:
             hidden = ACTIVATIONS[cfg.activation](self.up(x))
+        # With `up` split by columns and `down` by rows, the hidden units stay on their devices.
         hidden = constrain(hidden, "rows", "length", "hidden")
         return self.down(dropout(hidden, cfg.feed_forward_dropout, dropout_key))

@@ -157,6 +157,7 @@ class Block(nn.Module):
             whole = _then(sublayer, lambda h: dropout(h, cfg.dropout, key))
             return _then(whole, lambda h: drop_path(h, drop_rate, key)) if cfg.drop_path else whole
 
+        # Dropout comes before the residual is added (Vaswani 2017, section 5.4), then drop path.
         mixed, forward = dropped(mixed, keys[0]), dropped(forward, keys[2])
         mixed_norm = self.mixer_norm if self.mixes else self.attention_norm
         if cfg.block != "serial":
@@ -177,6 +178,7 @@ class Block(nn.Module):
         kept = x if cfg.residual else 0.0
         if cfg.norm_place == "pre":
             return kept + sublayer(norm_layer(x))
+        # DeepNorm: norm(alpha x + f(x)), so that deep stacks of post-norms train (Wang 2022).
         scaled = kept * cfg.residual_scale if cfg.norm_place == "deep" else kept
         return norm_layer(scaled + sublayer(x))
 

@@ -64,7 +64,7 @@ class StackConfig:
     qkv_bias: bool = True  # False: query, key and value have no bias, whatever attention_bias is
     key_bias: bool = True  # False: the key has no bias (Radford 2023)
     feed_forward_bias: bool = True
-    scale_attention: bool = True  # by 1 / sqrt(head_dim)
+    scale_attention: bool = True  # scores times 1 / sqrt(head_dim)
     # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)
     block: str = "serial"
     max_length: int = 256  # the longest sequence, in tokens
@@ -104,7 +104,7 @@ class StackConfig:
     # off: all that it needs; nothing: its input alone; dots: also the outputs of its products with
     # kernels; offload: the same, in the host's memory
     remat: str = "off"
-    dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
+    dtype: str = "float32"  # the compute type; parameters, norms, softmax and loss are float32
 
     def __post_init__(self):
         chosen(self, "model", self.choices())

@@ -82,6 +82,7 @@ def _mixer(config: StackConfig) -> int:
 
 
 def _feed_forward(config: StackConfig) -> int:
+    # Up and down, and the gate if there is one.
     matrices = 3 if config.activation in GATED else 2
     width, hidden, own = config.width, config.feed_forward_width, config.experts
     return {

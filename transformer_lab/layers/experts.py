@@ -77,6 +77,7 @@ class Experts(nn.Module):
             key = jax.random.fold_in(dropout_key, 0)
             noise = jax.random.uniform(key, x.shape, minval=1 - own.jitter, maxval=1 + own.jitter)
             wide = wide * noise
+        # Rounding here would change which experts a token goes to.
         kernel = self.param("router", nn.initializers.normal(0.02), (x.shape[-1], own.count))
         logits = jnp.einsum("btd,de->bte", wide, kernel, precision="highest")
         if own.router_bias:

@@ -34,6 +34,7 @@ class Linear(Mixer):
         ones = jnp.ones((b, t, cfg.heads, 1))
         value = jnp.concatenate([value.astype(jnp.float32), ones], axis=-1)
         out, state = self.scan(query, key, value, jnp.zeros((1, t, 1, 1)), state, flow)
+        # The last value is 1, so that the last sum is the denominator, sum phi(q) phi(k).
         out = out[..., :-1] / jnp.maximum(out[..., -1:], 1e-6)
         out = out.reshape(b, t, -1).astype(x.dtype)
         return self.project(cfg.width, "out", "out")(out), state
@@ -44,9 +45,11 @@ def _features(name: str, x: Float[Array, "*b h"]) -> Float[Array, "*b f"]:
         return jax.nn.elu(x) + 1
     if name == "relu":
         return jax.nn.relu(x)
+    # Queries and keys by H^-1/4 each: their products are scaled by 1 / sqrt(H), as in softmax.
     x = x * x.shape[-1] ** -0.25
     if name == "exponential":
         return jnp.exp(x)
+    # phi(q) phi(k) = 1 + q k + (q k)^2 / 2, the Taylor series of e^(q k).
     square = (x[..., None] * x[..., None, :]).reshape(*x.shape[:-1], -1) * 0.5**0.5
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, square], axis=-1)
 
@@ -141,6 +144,7 @@ class RWKV(Mixer):
         top = jnp.full((b, d), LOWEST) if top is None else top
         if flow.fresh is not None:
             decay = jnp.where(flow.fresh[..., None], LOWEST, decay)
+        # All sums are kept divided by e^m_t, where m_t is their largest exponent so far.
         tops = max_plus(log_key, decay, top)
         earlier = jnp.concatenate([top[:, None], tops[:, :-1]], axis=1)
         # The sums after each step, then those before it.
@@ -156,6 +160,7 @@ class RWKV(Mixer):
             past_sums = jnp.where(flow.fresh[..., None, None], 0.0, past_sums)
         if flow.fresh is not None:
             earlier = jnp.where(flow.fresh[..., None], LOWEST, earlier)
+        # The present token has the weight e^(u + k_t), where the past ones have e^(k_i - decay).
         largest = jnp.maximum(earlier, bonus + log_key)
         old, new = jnp.exp(earlier - largest), jnp.exp(bonus + log_key - largest)
         total = old[..., None] * past_sums + new[..., None] * ones

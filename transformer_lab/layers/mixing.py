@@ -63,6 +63,7 @@ class Mixer(nn.Module):
         """
         mixer = self.config.mixer
         way = auto if mixer.way == "auto" else mixer.way
+        # For a single position, as in decoding, one step is the least work.
         if key.shape[1] == 1:
             way = "steps"
         size = chunk or mixer.chunk

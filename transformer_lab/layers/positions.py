@@ -65,6 +65,7 @@ class ScoreBias(nn.Module):
             return None
         distances = places.key[None, :] - places.query[:, None]
         if cfg.positions == "alibi":
+            # -slope * |distance|: the further a key is, the less it counts.
             slopes = alibi_slopes(cfg.heads)[:, None, None]
             return (-jnp.abs(distances) * slopes)[None]
         init = nn.initializers.normal(cfg.init_std)

@@ -76,6 +76,7 @@ def run_layers(
         {c: _stacked(stack.variables[c], slice(first, count, period)) for c in collections}
         for first in range(period)
     ]
+    # What the layers tell is collected in the scan, since no Flax variable leaves its body.
     hearing = [c for c in COLLECTIONS if stack.is_mutable_collection(c)]
     layers = [make(parent=None) for make in stack.makers[:period]]
 

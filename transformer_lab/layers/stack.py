@@ -136,7 +136,7 @@ class Stack(nn.Module):
         t, new_cache = x.shape[1], {}
         flow = Flow.of(ALL, index + jnp.arange(t), start)
         first = jnp.zeros((1,), jnp.int32) if start is None else start
-        seeing: dict[int, Any] = {}  # by window, which layers may have in common
+        seeing: dict[int, Any] = {}  # masks and places by window, which layers share
         for name, layer in self._named():
             window = layer.config.window
             if not layer.mixes and window not in seeing:

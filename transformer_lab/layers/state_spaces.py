@@ -60,6 +60,7 @@ def _step_bias(mixer: MixerConfig):
 
     def init(key, shape):
         step = jnp.maximum(jnp.exp(_log_steps(mixer)(key, shape)), 1e-4)
+        # softplus^-1(y) = log(e^y - 1) = y + log(1 - e^-y), which does not overflow.
         return step + jnp.log(-jnp.expm1(-step))
 
     return init
@@ -90,6 +91,7 @@ class Mamba(Mixer):
             )
         scale = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
         kernel = self.param("step_kernel", scale, (rank, d))
+        # S_t = e^(step A) S_{t-1} + step B_t x_t, y_t = C_t S_t + D x_t, with A = -exp(log_poles).
         step = jax.nn.softplus(step @ kernel + self.param("step_bias", _step_bias(mixer), (d,)))
         log_poles = self.param("log_poles", lambda key, s: jnp.log(1.0 + _numbers(s)), (d, n))
         skip = self.param("skip", nn.initializers.ones, (d,))

@@ -132,6 +132,7 @@ class BatchNorm(nn.Module):
         if training:
             mask, weight = None, jnp.float32(len(x))
             if rows is not None:
+                # If all is padding, all rows count, or the mean would be 0 / 0.
                 mask = (rows | ~rows.any()).reshape(-1, *(1,) * (x.ndim - 1))
                 weight = rows.sum(dtype=jnp.float32)
             axes, exact = tuple(range(x.ndim - 1)), x.astype(jnp.float32)

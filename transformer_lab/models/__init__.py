@@ -37,8 +37,7 @@ def family(kind: str) -> ModuleType:
 
 
 def said(config: Any, name: str, default: Any = None) -> Any:
-    """The value of a name in the file of a config's class or of a class it inherits, or a
-    default."""
+    """The value of a name in the file of a config's class or of one it inherits, or `default`."""
     for cls in type(config).__mro__:
         if hasattr(module := sys.modules[cls.__module__], name):
             return getattr(module, name)

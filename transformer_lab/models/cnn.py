@@ -50,7 +50,7 @@ class CNNConfig:
     channels: int = 3
     head: str = "classes"
     classes: int = 1000
-    dtype: str = "float32"  # of the computation; parameters, statistics and loss: float32
+    dtype: str = "float32"  # the compute type; parameters, statistics and loss are float32
 
     def __post_init__(self):
         chosen(self, "model", CHOICES)

@@ -20,24 +20,24 @@ from transformer_lab.ops.positions import sinusoids
 from transformer_lab.ops.visibility import ALL, Visible
 
 GRIDS = ("sine", "learned")
-LONGEST = 50  # rows and columns that have a learned vector
+LONGEST = 50  # the most rows and columns of a feature map that have learned vectors
 
 
 @dataclass(frozen=True)
 class DETRConfig(StackConfig):
-    """The settings of the encoder's stack and the rest; the defaults are those of DETR-R50."""
+    """Settings of the encoder, the decoder and the net; the defaults are those of DETR-R50."""
 
     width: int = 256
     head_dim: int = 32
-    positions: str = "none"  # of a sequence; those of the image are `grid_positions`
+    positions: str = "none"  # a sequence's; those of the image are `grid_positions`
     decoder_layers: int = 6
     decoder_heads: int = 8
     decoder_feed_forward_width: int = 2048
     norm_epsilon: float = 1e-5
-    grid_positions: str = "sine"  # of the rows and columns; or learned
+    grid_positions: str = "sine"  # encodings of rows and columns: sine or learned
     queries: int = 100  # objects that can be found in an image
     labels: int = 91  # kinds of objects; the classifier has one output more, for none
-    # The net that reads the image first
+    # The convolutional net that makes the encoder's input from an image
     backbone: CNNConfig = CNNConfig(block="bottleneck", stages=(3, 4, 6, 3), head="none")
     frozen_norms: bool = True  # the net's norms keep their statistics in training
 
@@ -66,17 +66,17 @@ class DETRConfig(StackConfig):
 
     @property
     def channels(self) -> int:
-        """Numbers of a pixel."""
+        """The numbers of a pixel, such as 3 for RGB."""
         return self.backbone.channels
 
     @property
     def classes(self) -> int:
-        """Kinds of objects."""
+        """The number of kinds of objects, without the class for none."""
         return self.labels
 
     @property
     def head(self) -> str:
-        """What is made of the states."""
+        """The name of the output that is computed from the states."""
         return "objects"
 
     @property
@@ -92,10 +92,10 @@ class DETRConfig(StackConfig):
 
 
 class Layer(nn.Module):
-    """Attention, of a decoder also to the image, and feed-forward, each with residual and norm.
+    """Attention, in a decoder also to the image, and feed-forward, each with residual and norm.
 
-    What says where something is goes into queries and keys and not into values, anew in each layer
-    (Carion 2020, figure 10).
+    Position vectors are added to queries and keys but not to values, anew in each layer (Carion
+    2020, figure 10).
     """
 
     config: StackConfig
@@ -118,7 +118,7 @@ class Layer(nn.Module):
         memory_seen: Visible = ALL,
         dropout_key: Key[Array, ""] | None = None,
     ) -> Float[Array, "b t d"]:
-        """`places` are the vectors of where x stands, `memory_places` those of the image's."""
+        """The states after it; `places` are position vectors of x, `memory_places` of memory."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
         kept = lambda h, key: dropout(h, self.config.dropout, key)  # noqa: E731
         own = self.attention.keys_and_values(x, added=places)
@@ -132,7 +132,7 @@ class Layer(nn.Module):
 
 
 class DETR(Model):
-    """images -> for each query the logits of what it found, none last, and where."""
+    """Maps images to logits of the object that each query found (the last: none), and its box."""
 
     config: DETRConfig
 
@@ -159,12 +159,12 @@ class DETR(Model):
         rows: Bool[Array, "b"] | None = None,
         real: Bool[Array, "b h w"] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`hidden` [b q d], `logits` [b q labels + 1] and `boxes` [b q 4], each the centre's column
-        and row, width and height as shares of the image; `layer_logits` and `layer_boxes` of every
-        layer of the decoder, the last included (Carion 2020, section 3.2).
+        """`hidden` [b q d], `logits` [b q labels + 1], `boxes` [b q 4] of the last decoder layer.
 
-        `real` is False at pixels that only fill an image up, which nothing attends to; images that
-        are not real `rows` enter no running statistic.
+        A box is the centre's column and row, width and height, as shares of the image.
+        `layer_logits` and `layer_boxes` hold those of every decoder layer, the last included
+        (Carion 2020, section 3.2). `real` is False at pixels that pad an image, which nothing
+        attends to; images where `rows` is False are padding, and enter no running statistics.
         """
         cfg = self.config
         count = 1 + cfg.layers + cfg.decoder_layers
@@ -175,7 +175,7 @@ class DETR(Model):
             found = found[:, :1, :1]
         b, h, w, _ = found.shape
         shown = jnp.ones((b, h, w), bool)
-        if real is not None:  # the pixel at each place's upper left corner
+        if real is not None:  # the pixel at each position's upper left corner
             down, across = np.arange(h) * real.shape[1] // h, np.arange(w) * real.shape[2] // w
             shown = real[:, down][:, :, across]
         x = self.projection(found).reshape(b, h * w, cfg.width)
@@ -199,8 +199,11 @@ class DETR(Model):
         return out | {"layer_logits": logits, "layer_boxes": boxes}
 
     def _places(self, shown: Bool[Array, "b h w"]) -> Float[Array, "b h w d"]:
-        """Half of the numbers say the row, half the column: sines and cosines of the share of the
-        real rows or columns, times 2 pi, or learned vectors."""
+        """The position vectors of the feature map, half of each for the row, half for the column.
+
+        Sine: sinusoids of 2 pi times the share of the real rows or columns; learned: learned
+        vectors.
+        """
         cfg, (b, h, w) = self.config, shown.shape
         if cfg.grid_positions == "learned":
             if max(h, w) > LONGEST:
@@ -218,7 +221,7 @@ class DETR(Model):
 
 
 def example_inputs() -> tuple[Array, ...]:
-    """Arguments for `init`, which takes the shapes from the config."""
+    """The arguments of `init`, which takes the sizes from the config."""
     return (jnp.zeros((1, 1, 1, 1)),)
 
 

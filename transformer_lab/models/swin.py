@@ -32,10 +32,7 @@ LOG_HIDDEN, LOG_RANGE, LOG_GAIN = 512, 8.0, 16.0  # for window_bias = "log" (Liu
 
 @dataclass(frozen=True)
 class SwinConfig:
-    """Settings of Swin; the defaults are Swin-T's.
-
-    Each stage after the first has half the height and width, and twice the channels.
-    """
+    """The defaults are those of Swin-T; each later stage has half the side and twice the width."""
 
     image_size: tuple[int, int] = (224, 224)  # height, width
     patch_size: tuple[int, int] = (4, 4)
@@ -59,7 +56,7 @@ class SwinConfig:
     classes: int = 1000
     kernel_init: str = "normal"
     init_std: float = 0.02
-    dtype: str = "float32"  # of the computation; parameters, norms, softmax and loss: float32
+    dtype: str = "float32"  # the compute type; parameters, norms, softmax and loss are float32
 
     def __post_init__(self):
         shared = {name: CHOICES[name] for name in ("activation", "kernel_init", "dtype")}
@@ -177,11 +174,8 @@ def _unit(x):
 
 
 def _distances(window: int) -> tuple[Int[np.ndarray, "d 2"], Int[np.ndarray, "t t"]]:
-    """All distances (down, across) within a window, from the smallest, and the index among them of
-    the distance between each query and each key.
-
-    A window of 2 x 2 has 9 distances, (-1, -1) to (1, 1).
-    """
+    """All distances (down, across) within a window, from the smallest ((-1, -1) to (1, 1) for a
+    window of 2), and the index among them of each query's distance to each key."""
     places = np.indices((window, window)).reshape(2, -1)
     down, across = places[:, :, None] - places[:, None, :] + window - 1
     side = 2 * window - 1
@@ -218,11 +212,8 @@ class Layer(nn.Module):
         return x + drop_path(dropout(out, self.config.dropout, key), self.drop_rate, key)
 
     def _attend(self, x, key):
-        """Attention within windows, which may be shifted by half a window.
-
-        The image is padded with zeros to whole windows. Positions that the shift brings together
-        from opposite edges do not attend to each other.
-        """
+        """Attention in windows, after padding with zeros and a shift by half a window if asked for;
+        what the shift brings together from opposite edges does not see each other."""
         b, h, w, d = x.shape
         side = self.config.window
         shift = side // 2 if self.shifted and min(h, w) > side else 0
@@ -241,10 +232,7 @@ class Layer(nn.Module):
 
 
 def _regions(rows: int, columns: int, side: int, shift: int) -> Int[np.ndarray, "n t"]:
-    """From which part of the image each position of each window came (Liu 2021, figure 4).
-
-    Positions attend to each other only within one region; regions are numbered from 1.
-    """
+    """From which region of the image each position of each window came (Liu 2021, figure 4)."""
 
     def along(windows):
         place = np.arange(windows * side)
@@ -258,8 +246,7 @@ def _regions(rows: int, columns: int, side: int, shift: int) -> Int[np.ndarray, 
 class Swin(Model):
     """Maps images to states of the last stage's positions, their mean, and logits of classes.
 
-    Its cost grows in proportion to the number of patches, since windows have one size in all
-    stages.
+    Its cost grows as the number of patches, since windows have one size in all stages.
     """
 
     config: SwinConfig
@@ -326,11 +313,8 @@ class Swin(Model):
 
 
 def _neighbours(x: Float[Array, "b h w d"]) -> Float[Array, "b i j e"]:
-    """Joins each 2 x 2 positions into one of four times the width (Liu 2021, section 3.1).
-
-    The order is by columns: of each column the upper position, then the lower one. Odd sides are
-    padded with zeros.
-    """
+    """Joins 2 x 2 positions into one of four times the width, column by column (Liu 2021, section
+    3.1); odd sides are padded with zeros."""
     x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
     b, h, w, d = x.shape
     squares = x.reshape(b, h // 2, 2, w // 2, 2, d).transpose(0, 1, 3, 4, 2, 5)
@@ -338,11 +322,8 @@ def _neighbours(x: Float[Array, "b h w d"]) -> Float[Array, "b i j e"]:
 
 
 def training_flops(config: SwinConfig, length: int | None = None) -> float:
-    """FLOPs of a training step for each patch of an image; `length` is ignored.
-
-    Three times the forward pass of its products, the scores within windows included (Liu 2021, eq.
-    2).
-    """
+    """FLOPs of a training step for each patch of an image: three times the forward pass of its
+    products, the scores within windows included (Liu 2021, eq. 2). `length` is ignored."""
     grids = config.grids
     total = grids[0][0] * grids[0][1] * config.width * np.prod(config.patch_size) * config.channels
     for number, (layers, grid) in enumerate(zip(config.stages, grids, strict=True)):

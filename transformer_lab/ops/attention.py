@@ -38,6 +38,7 @@ def attend(
     b, n, t, h = query.shape
     k, s = key.shape[1], key.shape[2]
     scale = h**-0.5 if scale is None else scale
+    # Heads that share a key head are rows of one product: K matrices of (N / K * T) x S.
     grouped = (query * jnp.asarray(scale, query.dtype)).reshape(b, k, n // k * t, h)
     scores = jnp.einsum("bkth,bksh->bkts", grouped, key, preferred_element_type=jnp.float32)
     scores = scores.reshape(b, n, t, s)
@@ -104,6 +105,7 @@ def local_attend(
         inner["query_segments"] = split(seen.query_segments, 1)
         inner["key_segments"] = around(seen.key_segments, 1)
     inner = {name: x.reshape(b * blocks, -1) for name, x in inner.items()}
+    # Inside of a block, its own keys begin at position `window`: the block before comes first.
     near = Visible(seen.causal, window, **inner)
     mask = near.dense(window + jnp.arange(window), jnp.arange(window * len(sides)))
     folded = [fold(split(query, 2)), fold(around(key, 2)), fold(around(value, 2)), mask]
@@ -129,7 +131,7 @@ def fused_attend(
     swap = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731
     b, t, s = len(query), query.shape[2], key.shape[2]
     mask, options = None, {}
-    if seen.only_order(t, s):  # what the kernel knows without an array
+    if seen.only_order(t, s):  # the library knows these rules without an array
         options["is_causal"] = seen.causal
         if seen.window:
             options["local_window_size"] = (seen.window - 1, 0)

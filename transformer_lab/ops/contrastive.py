@@ -34,6 +34,7 @@ def _scale_forward(raw, largest):
 
 def _scale_backward(largest, saved, gradient):
     raw, scale = saved
+    # A negative gradient would raise raw in the next step.
     held = (raw >= math.log(largest)) & (gradient < 0) if largest else False
     return (jnp.where(held, 0.0, gradient * scale),)
 
@@ -51,6 +52,7 @@ def softmax_loss(
     logits = scale * images @ texts.T
     rows = jax.nn.logsumexp(jnp.where(mask[None], logits, FAR), axis=1)
     columns = jax.nn.logsumexp(jnp.where(mask[:, None], logits, FAR), axis=0)
+    # -log softmax of the diagonal, by rows (image to text) and by columns (text to image).
     right = scale * (images * texts).sum(axis=1)  # the diagonal, without a gather
     return masked_sum((rows + columns) / 2 - right, mask)
 
@@ -85,8 +87,7 @@ def chunked_softmax_loss(
     """
 
     def block(images, scale, mask, own, state):
-        """One block of logits: added to the images' sums, which stay, and the texts', which
-        move."""
+        """One block of logits: adds to the images' sums, which stay, and the texts', which move."""
         texts, seen, columns, rows = state
         logits = scale * images @ texts.T
         more = jax.nn.logsumexp(jnp.where(seen[None], logits, FAR), axis=1)
@@ -101,6 +102,7 @@ def chunked_softmax_loss(
         ring = [(i, (i + 1) % devices) for i in range(devices)]
         none = jnp.full_like(images[:, 0], FAR)
         start = texts, mask, none, none
+        # Checkpointed, so that the backward pass holds one block of logits at a time as well.
         step = jax.checkpoint(lambda state, _: (block(images, scale, mask, ring, state), None))
         (_, _, columns, rows), _ = jax.lax.scan(step, start, length=devices)
         right = scale * (images * texts).sum(axis=1)

@@ -53,6 +53,7 @@ def choose_experts(
     if real is not None:
         weight = jnp.where(real[..., None], weight, 0.0)
     b, t, e = probabilities.shape
+    # One line for each choice, [B, K * T, E], all first choices first: a running count gives slots.
     asked = jax.nn.one_hot(jnp.swapaxes(expert, 1, 2).reshape(b, k * t), e, dtype=jnp.int32)
     if real is not None:
         asked = asked * jnp.tile(real, (1, k))[..., None]
@@ -184,6 +185,7 @@ def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
         first = jax.lax.axis_index(axis) * up.shape[0]
     b, t, d = x.shape
     k, here = expert.shape[-1], up.shape[0]
+    # Choices sorted by expert make one ragged product; those of experts elsewhere weigh nothing.
     mine = (expert >= first) & (expert < first + here) & (weight > 0)
     number = jnp.where(mine, expert - first, here).reshape(-1)  # other devices' come last
     order = jnp.argsort(number, stable=True)
@@ -224,6 +226,7 @@ def balance_of(
     """
     real = jnp.ones(logits.shape[:2]) if real is None else real.astype(jnp.float32)
     experts, each = logits.shape[-1], jnp.maximum(real.sum(axis=1), 1.0)
+    # f_e, the share of tokens that ask expert e (no gradient), and p_e, its mean probability.
     share = jnp.einsum("bte,bt->be", jax.lax.stop_gradient(asked), real) / each[:, None]
     mean = jnp.einsum("bte,bt->be", probabilities, real) / each[:, None]
     logs = jnp.log(jnp.maximum(probabilities, jnp.finfo(jnp.float32).tiny))

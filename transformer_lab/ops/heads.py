@@ -40,4 +40,5 @@ def previous_token_score(weights: Float[Array, "*n t t"]) -> Float[Array, "*n"]:
 def induction_score(weights: Float[Array, "*n t t"], period: int) -> Float[Array, "*n"]:
     """Mean weight on the token that followed the query's token at its last occurrence, in a
     sequence of random tokens repeated with this period (Olsson 2022, "prefix matching")."""
+    # Query t attends to t + 1 - period, the token after the last occurrence of its own.
     return jnp.diagonal(weights, 1 - period, -2, -1)[..., 1:].mean(axis=-1)

@@ -21,8 +21,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(logits: Float[Array, "*batch vocab"], labels: Int[Array, "*batch"]) -> TokenScores:
-    """The scores from whole logits; for a label outside 0..vocab-1 `chosen` is any finite
-    number."""
+    """The scores from whole logits; a label outside 0..vocab-1 gives any finite `chosen`."""
     logits = logits.astype(jnp.float32)
     inside = jnp.clip(labels, 0, logits.shape[-1] - 1)
     chosen = jnp.take_along_axis(logits, inside[..., None], axis=-1)[..., 0]
@@ -44,6 +43,7 @@ def cross_entropy(
     Logits (0, ln 3) and label 1 give -ln(3/4) = 0.288; with smoothing 0.1, 0.343.
     """
     scores = logits if isinstance(logits, TokenScores) else token_scores(logits, labels)
+    # logsumexp - sum_i q_i logit_i with q = (1 - e) onehot + e / vocab, which takes the mean.
     target = (1.0 - smoothing) * scores.chosen
     if smoothing:
         target = target + smoothing * scores.mean

@@ -62,6 +62,7 @@ def _resampling(old: int, new: int) -> Float[np.ndarray, "new old"]:
     """The weight of each old position in each new one, along one axis (Keys 1981, eq. 4)."""
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     matrix, a = np.zeros((new, old)), -0.75
+    # The four nearest old positions of each new one, weighted by Keys' cubic of their distance.
     for tap in range(-1, 3):
         place = np.floor(centres) + tap
         x = np.abs(centres - place)

@@ -53,6 +53,7 @@ def rope_frequencies(
     if scaling == "linear":
         return (plain / factor).astype(np.float32)
     if scaling == "llama3":
+        # Pairs that turn often within the original length tell near distances: these stay.
         turns = original_length * plain / (2 * math.pi)
         keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
     else:
@@ -81,6 +82,7 @@ def rotate(
 
     The pair (1, 0) at position 3 with frequency 0.5 becomes (cos 1.5, sin 1.5).
     """
+    # (a, b) -> (a cos - b sin, b cos + a sin), a rotation of each pair by its angle.
     half = len(frequencies)
     angles = positions[:, None].astype(jnp.float32) * frequencies
     cos, sin = jnp.cos(angles) * magnitude, jnp.sin(angles) * magnitude
@@ -122,6 +124,7 @@ def t5_buckets(
         distances = jnp.abs(distances)
     else:
         distances = jnp.maximum(-distances, 0)
+    # Below `exact` a bucket a distance; then log-spaced buckets up to max_distance.
     exact = buckets // 2
     ratio = jnp.maximum(distances, 1).astype(jnp.float32) / exact
     growth = jnp.log(ratio) / math.log(max_distance / exact)

@@ -159,6 +159,7 @@ def scan(
     def body(state, xs):
         x, real, begins, cut = xs
         if cut is not None:
+            # Truncated backpropagation: the gradient of earlier steps is cut, the values are not.
             state = jax.tree.map(lambda s: jnp.where(cut, jax.lax.stop_gradient(s), s), state)
         if begins is not None:
             state = jax.tree.map(lambda s: jnp.where(begins, 0.0, s), state)
@@ -241,6 +242,7 @@ def gradient_norms(
     out, pull = jax.vjp(lambda x: outputs(x)[:, -1], x)
     keys = jax.random.split(jax.random.key(0), 32)
     rows = jax.vmap(lambda key: pull(jax.random.normal(key, out.shape))[0])(keys)
+    # E |J^T u|^2 = |J|_F^2 for normal u: 32 directions estimate the Jacobian's norm.
     largest = jnp.maximum(jnp.abs(rows).max(axis=(0, 1, 3)), jnp.finfo(jnp.float32).tiny)
     # A square of 1e-30 would be 0.
     return largest * jnp.sqrt(jnp.square(rows / largest[:, None]).sum(axis=-1).mean(axis=(0, 1)))

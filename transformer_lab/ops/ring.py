@@ -28,12 +28,11 @@ class Plan(NamedTuple):
     devices: int
     steps: int  # how many devices' keys each one sees
     dealt: bool  # each device holds an early and a late part; else one run of positions
-    sizes: tuple[int, int]  # of blocks of queries and of keys
+    sizes: tuple[int, int]  # the sizes of blocks of queries and of keys
 
 
 def ring_holds(query: Any, key: Any, seen: Visible) -> bool:
-    """Whether `ring_attend` can compute this: a mesh splits positions evenly, and there is no
-    mask."""
+    """Whether `ring_attend` can compute this: a mesh splits positions evenly; there is no mask."""
     mesh = current_mesh()
     devices = 1 if mesh is None else mesh.shape.get(AXIS, 1)
     lengths = query.shape[2], key.shape[2]
@@ -55,6 +54,7 @@ def ring_attend(
     t, s, h = query.shape[2] // devices, key.shape[2] // devices, query.shape[3]
     query = query * jnp.asarray(h**-0.5 if scale is None else scale, query.dtype)
     steps = devices
+    # With a causal window the keys of few devices are near enough to be seen.
     if seen.causal and seen.window and seen.prefix is None:
         steps = min(devices, 1 + -(-(seen.window - 1) // s))
     dealt = seen.causal and steps == devices and t == s
@@ -135,7 +135,7 @@ def _around(plan, seen, query_length, key_length, work, carry, moving):
         places = own, _places(plan, (me - turn) % devices, key_length)
         here = replace(seen, **keys)
         blocks = chunked.seen_blocks(here, *places, *plan.sizes)
-        order = jnp.argsort(~blocks.ravel())  # those that somebody sees come first
+        order = jnp.argsort(~blocks.ravel())  # pairs with a visible key come first
         pairs = jnp.stack(jnp.divmod(order, blocks.shape[1]), axis=1).astype(jnp.int32)
         carry, moving = work(carry, moving, here, places, pairs, blocks.sum())
         return carry, shift(moving, 1), shift(keys, 1)

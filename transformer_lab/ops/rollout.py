@@ -16,6 +16,7 @@ def rollout(
     found = identity
     for layer in weights:
         mixed = residual * identity + (1 - residual) * layer.mean(axis=1, dtype=jnp.float32)
+        # Without a residual, a query that attends to nothing has a sum of 0.
         sums = mixed.sum(axis=-1, keepdims=True)
         found = mixed / jnp.where(sums > 0, sums, 1.0) @ found
     return found

@@ -20,6 +20,7 @@ def restrict(
     falling = -jnp.sort(-logits, axis=-1)
     falling = jnp.where(jnp.arange(v) < k, falling, -jnp.inf)
     probabilities = jax.nn.softmax(falling, axis=-1)
+    # A token is in the nucleus if those before it do not reach p yet.
     before = jnp.cumsum(probabilities, axis=-1) - probabilities
     kept = (before < top_p) & (falling > -jnp.inf)
     count = jnp.where(top_p >= 1.0, k, jnp.maximum(kept.sum(axis=-1), 1))
@@ -36,10 +37,10 @@ def sample(
     *,
     restricted: bool = True,
 ) -> Int[Array, "b"]:
-    """One token for each example, with its own key, from the restricted softmax(logits /
-    temperature).
+    """One token for each example, with its own key, from softmax(logits / temperature).
 
-    The temperature is above 0; the greedy choice, to which it tends at 0, is `argmax`.
+    The logits are first restricted (see `restrict`), unless `restricted` is False. The temperature
+    is above 0; the greedy choice, to which it tends at 0, is `argmax`.
     """
     logits = logits.astype(jnp.float32)
     # Shifted to at most 0, so that a temperature near 0 gives no +infinity, nor 0 / 0.

@@ -132,6 +132,7 @@ def _whole(initial, xs):
     def join(first, second):
         return first[0] * second[0], second[0] * first[1] + second[1]
 
+    # S -> a2 (a1 S + b1) + b2 is again a decay and an addition: `join` is associative.
     _, states = jax.lax.associative_scan(join, (decay, new), axis=1)
     query = _for_all(query, states.shape[2])
     return states[:, -1], jnp.einsum("bthk,bthkp->bthp", query, states)
@@ -151,11 +152,12 @@ def _chunk(state, xs):
     """
     query, key, value, log_decay, fresh = xs
     size = key.shape[1]
-    documents = jnp.cumsum(fresh, axis=1)  # of the chunk; 0 is the one that came in
+    documents = jnp.cumsum(fresh, axis=1)  # a number for each document; 0 began before
     # A step that begins a document decays nothing: what stood before it is cut off below.
     kept = jnp.cumsum(jnp.where(fresh[:, :, None, None], 0.0, log_decay), axis=1)
     same = documents[:, :, None] == documents[:, None, :]
     seen = (same & jnp.tri(size, dtype=bool))[..., None, None]  # [B, later, earlier, 1, 1]
+    # The decay from step j to step i is exp(kept_i - kept_j); 0 across documents and backwards.
     between = jnp.exp(jnp.where(seen, kept[:, :, None] - kept[:, None], -jnp.inf))
     if log_decay.shape[-1] == 1:
         scores = jnp.einsum("bihk,bjhk->bijh", query, key) * between[..., 0]

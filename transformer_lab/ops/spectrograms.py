@@ -29,6 +29,7 @@ def log_mel(samples: Float[Array, "*b n"], bins: int) -> Float[Array, "*b f m"]:
     starts = HOP * jnp.arange(samples.shape[-1] // HOP)
     frames = padded[..., starts[:, None] + jnp.arange(WINDOW)]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
+    # |STFT|^2, the mel bands' energies, then log10, clipped and moved to about -1 .. 1.5.
     power = jnp.abs(jnp.fft.rfft(frames * hann.astype(np.float32))) ** 2
     energy = jnp.einsum("...fk,km->...fm", power, mel_filters(bins), precision="highest")
     found = jnp.log10(jnp.maximum(energy, FLOOR))

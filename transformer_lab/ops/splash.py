@@ -39,8 +39,7 @@ def splash_attend(
     scale: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "b n t h"]:
-    """`attend` without its weights, by the TPU's kernel; each device has its own examples and
-    heads.
+    """`attend` without its weights, by the TPU's kernel; each device has its examples and heads.
 
     Lengths are padded to whole blocks. `interpret` runs the kernel's program on any device, slowly,
     for tests.

@@ -96,8 +96,7 @@ class Visible:
         return replace(self, mask=mask, **blocks)
 
     def padded(self, queries: int, keys: int, key_length: int, rows: int) -> "Visible":
-        """The rules with so many more queries and keys at the end; nobody attends to the new
-        keys."""
+        """The rules with so many queries and keys more; nobody attends to the new keys."""
 
         def pad(x, more, axis):
             if x is None or not more:

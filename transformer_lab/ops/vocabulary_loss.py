@@ -17,7 +17,7 @@ from transformer_lab.ops.layout import constrain, current_mesh, split_of
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.products import kernel_gradient
 
-PIECES = 8192  # from so many on ...
+PIECES = 8192  # from so many tokens in the vocabulary on ...
 LOGITS = 2**27  # ... and from so many bytes of float32 logits on each device, blocks are worth it
 TOKENS = ("rows", "length", "vocabulary")
 STORED = (None, "columns")  # how the table and its gradient lie: any block of rows is local

@@ -21,8 +21,7 @@ def negative_sampling(
 def nearest(
     vectors: Float[np.ndarray, "v d"], query: Float[np.ndarray, "d"], count: int
 ) -> tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-    """The indices of the vectors with the greatest cosines to the query, best first; the
-    cosines."""
+    """The indices of the vectors with the greatest cosines to the query, best first; cosines."""
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     cosines = vectors @ query / np.maximum(norms, 1e-12)
     best = np.argsort(-cosines, kind="stable")[:count]

@@ -86,6 +86,7 @@ def assemble(
         if config.dropout and dropout_key is not None:
             keep = 1.0 - config.dropout
             kept = jax.random.bernoulli(jax.random.fold_in(dropout_key, i), keep, (len(a), 1))
+            # Dropping input feature i for W x is dropping row i of a.
             a = jnp.where(kept, a / keep, 0.0)
         whole[path] = whole[path] + config.alpha / config.rank * (a @ b)
     return unflatten_dict(whole, sep="/")
@@ -180,6 +181,7 @@ def quantize(kernel: Float[Array, "i o"], base: str) -> Packed:
     absmax = jnp.abs(blocks).max(axis=1)
     scaled = (blocks / jnp.where(absmax > 0, absmax, 1)[:, None]).reshape(padded.shape)[:rows]
     middles = (NF4[1:] + NF4[:-1]) / 2
+    # The nearest of the 16 values: the borders are the middles between neighbours.
     codes = jnp.searchsorted(middles, scaled).astype(jnp.uint8)
     return {"nf4": codes[0::2] << 4 | codes[1::2], "absmax": absmax}
 

@@ -95,8 +95,9 @@ class Checkpoints:
             directory.mkdir(parents=True, exist_ok=True)
             if jax.process_index() == 0:
                 (directory / MANIFEST).unlink(missing_ok=True)
-                if places.remote(directory):  # of a save that was cut, under the final name there
+                if places.remote(directory):  # left by an interrupted save
                     places.rmtree(directory / "state")
+            # Orbax returns once the arrays are on the host, and writes in the background.
             self._checkpointer.save(
                 self._state(step), args=ocp.args.StandardSave(_stored(state)), force=True
             )
@@ -146,6 +147,7 @@ class Checkpoints:
         for step in whole[: -self.keep]:
             if best and step == best[0]:
                 continue
+            # The manifest goes first, so that a crash never leaves one over missing files.
             (self._path(step) / MANIFEST).unlink()  # from here on it is no checkpoint
         for step in self._steps():
             if step < whole[-1] and self._unfinished(step):

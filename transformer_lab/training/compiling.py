@@ -195,6 +195,7 @@ def model_flops(resolved: Resolved, trainer: Trainer, batch: dict[str, Any]) -> 
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     loss = lambda params, batch, key: task.loss(params, batch, key)["loss"][0]  # noqa: E731
     traced = jax.make_jaxpr(loss)(shapes, batch, jax.random.key(0))
+    # The backward pass of a product is two products of its size.
     return 3 * _traced_flops(traced.jaxpr)
 
 

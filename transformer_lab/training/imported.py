@@ -89,7 +89,7 @@ def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
     elif model.kind == "encoder":
         config.batch.max_length = model.config.max_length
     if task == "transcription":
-        # Those of English alone have the end token where GPT-2 has it.
+        # The end token of English-only models has GPT-2's id; multilingual ones have another.
         config.task.multilingual = tokenizer.eos_id != END
         config.speech.language = "" if config.task.multilingual else "en"
     if task == "classification":

@@ -145,7 +145,7 @@ def _refusal(path: Path, found: dict[str, Any]) -> LabError:
 
 
 def _write(path: Path, own: dict[str, Any]) -> None:
-    if remote(path):  # where a beat shows in what is written
+    if remote(path):  # a heartbeat must change the content there
         path.write_bytes(json.dumps(own | {"beat": time.time()}).encode())
         return
     part = path.with_name(f"{path.name}.{own['token']}")

@@ -93,7 +93,7 @@ def train(
                 if attention:  # something was compiled
                     log(f"attention, queries x keys: {', '.join(sorted(attention))}")
                 step += 1
-                pending.read()  # of the step before: this one is running meanwhile
+                pending.read()  # the step before, while this one is running
                 pending.put(step, metrics, task.sizes(host))
                 if line := trace.at(step, metrics):
                     log(line)
@@ -179,6 +179,7 @@ class _Pending:
         self._waiting = None
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         self.stop = int(values.pop("stop", 0))
+        # A loss that is not finite never recovers: the run stops before it is saved.
         if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
             good = self.checkpoints.newest(1)
             raise LabError(

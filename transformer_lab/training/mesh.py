@@ -141,6 +141,7 @@ def shardings(
     def place(key_path, leaf):
         path = path_of(key_path)
         part = PART.search(path)
+        # Quantized kernels and LoRA's factors follow the rule of the kernel they belong to.
         path = PART.sub("", path)
         if leaf.ndim == 0:
             return NamedSharding(mesh, P())

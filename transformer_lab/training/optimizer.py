@@ -40,6 +40,7 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
         rising = jnp.minimum(step / warmup, 1.0)
+        # sqrt(warmup / step) is 1 at the end of the warm-up, so the peak is reached there.
         if config.schedule == "inverse_sqrt":
             return peak * rising * jnp.sqrt(warmup / jnp.maximum(step, warmup))
         if config.schedule == "constant":
@@ -69,6 +70,7 @@ def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTra
     parts.append(scale)
     if config.weight_decay:
         parts.append(_decay(config.weight_decay, config.weight_decay_pattern))
+    # Weight decay comes before the learning rate, which thus scales it as well (AdamW).
     parts.append(optax.scale_by_schedule(lambda count: -rate(count + 1)))
     if config.multipliers or config.layer_decay != 1:
         parts.append(_scale_by_path(parse_multipliers(config.multipliers), config.layer_decay))

@@ -29,7 +29,7 @@ class Pace:
 
     def count(self, sizes: dict[str, int]) -> None:
         """Counts one more step, with its numbers of examples and tokens."""
-        if not self._started:  # what went before was mostly compilation
+        if not self._started:  # the time before was mostly compilation
             self._started, self._idle = True, time.monotonic() - self._since
         for name, count in {**sizes, "steps": 1}.items():
             self._counts[name] = self._counts.get(name, 0) + count
@@ -59,6 +59,7 @@ class Pace:
         seconds, tokens = max(now - self._since, 1e-9), self._counts.get("tokens", 0)
         values = {f"{n}_per_second": c / seconds for n, c in self._counts.items()}
         words = [f"{r:,.{0 if r >= 10 else 2}f} {n.split('_')[0]}/s" for n, r in values.items()]
+        # Compilation and waiting are time, but not steps.
         self._clock["in_steps"] += max(seconds - self._idle, 0.0)
         values["data_seconds"] = self._waited
         values["goodput"] = self._clock["in_steps"] / max(time.time() - self._clock["began"], 1e-9)

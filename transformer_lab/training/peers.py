@@ -101,7 +101,7 @@ def join(text: str, timeout: int) -> None:
         known["local_device_ids"] = local_share(os.environ)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     jax.config.update("jax_enable_recoverability", True)  # a lost peer is ours to handle
-    ctypes.CDLL(None).signal(6, _on_abort)  # what the runtime does when it is left alone
+    ctypes.CDLL(None).signal(6, _on_abort)  # JAX aborts a process that lost the store
     beats = {"heartbeat_timeout_seconds": max(timeout * 2 // 3, 2)}
     try:
         jax.distributed.initialize(**known, **beats, initialization_timeout=ARRIVAL)

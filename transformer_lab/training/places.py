@@ -95,7 +95,7 @@ def rmtree(directory: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file so that a crash leaves either all of the new content or none of it."""
-    if remote(path):  # as all objects in a bucket
+    if remote(path):  # an object in a bucket appears whole anyway
         path.write_bytes(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)

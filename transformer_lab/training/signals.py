@@ -53,8 +53,7 @@ class Signals:
 
     @contextlib.contextmanager
     def held(self):
-        """A context in which signals are noted in `received`; afterwards the first handlers
-        return."""
+        """A context in which signals are noted in `received`; old handlers return afterwards."""
         self.catch()
         self._holding = True
         try:
@@ -80,4 +79,4 @@ class Signals:
             raise SystemExit(self._code)
 
 
-SIGNALS = Signals()  # of this process
+SIGNALS = Signals()  # the one of this process

@@ -54,6 +54,7 @@ def moving_average(old: Any, new: Any, step: Array, decay: float) -> Any:
     The first steps, counted from 1, are forgotten faster, so that a short run's average is not
     dominated by its random start: the rule of TensorFlow's `ExponentialMovingAverage`.
     """
+    # d is 2/11 in the first step, 0.9 after 80 steps.
     decay = jnp.minimum(decay, (1 + step) / (10 + step))
     return jax.tree.map(lambda a, b: a + ((1 - decay) * (b - a)).astype(a.dtype), old, new)
 
@@ -170,6 +171,7 @@ def _joint_sums(loss: Joint, params, batch, key, parts, mesh):
     shares = _shares(pairs, told)
 
     def embed(params, part):
+        # The told losses depend on the parameters directly, the main one through the vectors.
         found, heard = hear(params, *part)
         return found, [heard["losses"][name][2] for name in shares]
 
@@ -206,6 +208,7 @@ def make_train_step(
     """
 
     def step(state, batch):
+        # Randomness follows from seed and step alone, so that a resumed run draws the same.
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         trained = learned(state.params)
         statistics = {name: state.params[name] for name in state.params.keys() - trained.keys()}

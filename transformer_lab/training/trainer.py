@@ -42,10 +42,10 @@ class Trainer:
         # Layers train stacked where all of them do, by an optimizer that treats each alike.
         whole = not self.adapted and config.optimizer.name != "adafactor"
         stack = lambda state: stack_layers(state, task.model_config) if whole else state  # noqa: E731
-        shapes = jax.eval_shape(init)  # canonical: of checkpoints, and of all but the step itself
+        shapes = jax.eval_shape(init)  # canonical, as in checkpoints and everywhere but in the step
         rules = config.mesh.rules, models.rules_of(task.model_config)
         self.state_shardings = shardings(shapes, mesh, *rules)
-        self.param_shardings = self.state_shardings.params  # of the whole model
+        self.param_shardings = self.state_shardings.params  # for the whole model
         self.param_shapes = shapes.params
         if self.adapted:
             self.param_shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -54,7 +54,7 @@ class Trainer:
         self.abstract_state = _placed(shapes, self.state_shardings)
         shapes = jax.eval_shape(stack, shapes)
         inner = shardings(shapes, mesh, *rules)
-        self.step_state = _placed(shapes, inner)  # what the step takes, as shapes
+        self.step_state = _placed(shapes, inner)  # the step's argument, as shapes
         self.stacked = jax.tree.structure(shapes) != jax.tree.structure(self.abstract_state)
         self.init = jax.jit(lambda: stack(init()), out_shardings=inner)
         self._stack = jax.jit(stack, out_shardings=inner)

@@ -60,7 +60,7 @@ def read_encoder(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
         ids = task.encode(first, second)
     ends = np.equal(ids, tok.eos_id)
     tokens, types = _row(ids), None
-    if task.model_config.types > 1:  # as in training: 1 behind the first end
+    if task.model_config.types > 1:  # as in training: type 1 after the first end token
         types = _row(np.minimum(np.cumsum(ends) - ends, 1).tolist())
     found = captured(task.model, params, tokens, None, types)
     return {"self-attention": text_map(tok, stacked(found["encoder"])[0], ids, ids, inputs.words)}
@@ -128,7 +128,7 @@ def _translated(task, params, inputs, place):
         decoder = task.decoder(place, rows=1)
         target = [*decoder({"params": params}, [source])[0][0].ids, tok.eos_id]
         room = next((s.new_tokens for s in decoder.shapes if s.source >= len(source)), None)
-        target = target[:room]  # what reached the limit did not end
+        target = target[:room]  # an output that reached the limit has no end token
     else:
         target = task.encode(inputs.text_b)
     read = [tok.bos_id, *target[:-1]]
@@ -223,7 +223,7 @@ def _words(tokenizer, ids):
         if token in tokenizer.special_ids:
             names.append(tokenizer.piece(token))
             start, words, seen = i + 1, 0, ""
-        else:  # by the text since the last special token; a lone space is of the next word
+        else:  # words of the text since the last special token; a space begins a word
             text = tokenizer.decode(ids[start : i + 1]).split()
             count = len(text) + ("".join(text) == seen)
             names += [""] * (count > words)

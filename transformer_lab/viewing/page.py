@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from transformer_lab.viewing.capture import Map, Maps
 
 HERE = Path(__file__).parent
-FINE = 2**23  # as many weights are stored in 16 bits, more in 8: a page stays below 100 MB
+FINE = 2**23  # up to so many weights take 16 bits, more take 8: a page stays below 100 MB
 
 
 def page(maps: Maps, title: str) -> str:

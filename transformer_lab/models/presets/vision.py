@@ -28,7 +28,7 @@ def _sparse(published: dict[str, float]) -> dict[str, Preset]:
         sizes, patch = _SPARSE[size]
         dense, sparse = "attention/dense", "attention/experts"
         kinds = (dense, sparse)
-        if where != "every2":  # of the last layers every second one, the last included
+        if where != "every2":  # every second one of the last layers, the last included
             last = 2 * int(where.removeprefix("last"))
             kinds = (dense,) * (sizes[0] - last) + kinds * (last // 2)
         experts = ExpertsConfig(32, top_k=2, renormalize=False, capacity_factor=1.05)
