@@ -86,6 +86,14 @@ class Pictures(Protocol):
 
 
 @runtime_checkable
+class Patches(Pictures, Protocol):
+    """Settings of a model whose attention sees all patches of an image in one sequence."""
+
+    grid: tuple[int, int]  # rows and columns of patches
+    layers: int
+
+
+@runtime_checkable
 class Texts(Vocabulary, Protocol):
     """Settings of a model that takes a whole text, and has a head on its states."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer_lab import text
 from transformer_lab.errors import LabError
+from transformer_lab.models.base import Pictures, Towers
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
@@ -21,12 +22,13 @@ def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
     if kinds:
         names = [str(i) for i in range(kinds[0] or 2)]
         files["labels.json"] = json.dumps(names).encode()
-    if hasattr(model, "image_size"):
+    if isinstance(model, Pictures):
         half = [0.5] * model.channels
         form = {"size": model.image_size, "channels": model.channels, "mean": half, "std": half}
         files["images.json"] = json.dumps(form).encode()
     if "tokenizer" in sections:
-        config, size = sections["tokenizer"], getattr(model, "text", model).vocab_size
+        texts = model.text if isinstance(model, Towers) else model
+        config, size = sections["tokenizer"], texts.vocab_size
         if size:  # the table is the model's own: no more pieces than that
             config = replace(config, vocab_size=min(config.vocab_size, size - config.extra_ids))
         files |= text.StandIn.train(config).to_files()

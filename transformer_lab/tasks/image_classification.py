@@ -17,7 +17,7 @@ from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError, fractions
-from transformer_lab.models.base import ImageEncoder
+from transformer_lab.models.base import ImageEncoder, Patches
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (
     Pair,
@@ -193,7 +193,7 @@ class ImageClassification(Labelled):
         values = {"num_examples": float(len(self.examples(split)))}
         if not values["num_examples"]:
             return Scores()
-        if final and hasattr(self.model_config, "grid"):
+        if final and isinstance(self.model_config, Patches):
             batch = next(self.eval_batches(split))
             for i, sums in enumerate(self._distances(params, place(batch))):
                 values[f"attention_distance_{i}"] = float(ratio(sums))

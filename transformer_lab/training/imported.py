@@ -105,7 +105,8 @@ def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
             )
         config.task.loss = "softmax" if model.config.bias is None else "sigmoid"
     if isinstance(model.config, Pictures | Towers):
-        channels = getattr(model.config, "image", model.config).channels
+        pictures = model.config.tower if isinstance(model.config, Towers) else model.config
+        channels = pictures.channels
         config.task.update({name: (0.5,) * channels for name in ("mean", "std")})
     if tokenizer is not None:
         config.tokenizer.update(asdict(tokenizer.config))
