@@ -44,10 +44,8 @@ def grid(*lists: list[Variation]) -> list[Variation]:
 
 
 def pair(*lists: list[Variation]) -> list[Variation]:
-    """Combines the first variations of all lists, the second ones, and so on.
-
-    Raises: LabError for lists of different lengths.
-    """
+    """Combines the first variations of all lists, the second ones, and so on. Raises: LabError for
+    lists of different lengths."""
     if len({len(variations) for variations in lists}) > 1:
         raise LabError(f"pair() of lists of {', '.join(str(len(x)) for x in lists)}: unequal")
     return [_joined(parts) for parts in zip(*lists, strict=True)]
