@@ -37,8 +37,8 @@ def vary(key: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Variation]
 def grid(*lists: list[Variation]) -> list[Variation]:
     """Every combination of one variation from each list, the last list varying fastest.
 
-    grid(vary("lr", [1, 2]), vary("seed", [0, 1])) has the rows lr=1,seed=0, lr=1,seed=1,
-    lr=2,seed=0, lr=2,seed=1.
+    For example vary("lr", [1, 2]) and vary("b1", [0, 0.9]) give lr=1,b1=0 then lr=1,b1=0.9 then
+    lr=2,b1=0 then lr=2,b1=0.9.
     """
     return [_joined(parts) for parts in itertools.product(*lists)]
 
