@@ -204,9 +204,7 @@ def _left_over(word: str, argv: list[str]) -> str:
 
 def input_lines() -> Iterator[str]:
     """The lines of standard input, without line ends, as they come; invalid UTF-8 becomes U+FFFD.
-
-    Raises: LabError where standard input is closed or cannot be read.
-    """
+    Raises: LabError where standard input is closed or cannot be read."""
     try:
         if sys.stdin is None or sys.stdin.closed:
             raise LabError("standard input is closed: give texts on it, or as arguments")

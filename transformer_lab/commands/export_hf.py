@@ -48,10 +48,8 @@ def main(_: list[str]) -> None:
 
 
 def export_adapter(kind: str, trainer: Trainer, state: TrainState, args: Any) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors of a LoRA run.
-
-    Raises: LabError if the run trains anything but LoRA's factors.
-    """
+    """Writes adapter_config.json and adapter_model.safetensors of a LoRA run. Raises: LabError if
+    the run trains anything but LoRA's factors."""
     adapt, config = trainer.config.adapt, trainer.task.model_config
     factors, rest = lora_factors(jax.device_get(state.params))
     if not trainer.adapted or not factors or rest:

@@ -60,10 +60,8 @@ class Attention(nn.Module):
         places: Places | None = None,
         bias: Float[Array, "#b #n #t s"] | None = None,
     ) -> Float[Array, "b t o"]:
-        """Attends from x to the given keys and values, or else to x itself.
-
-        The output's width o is the config's, which may differ from the width of x.
-        """
+        """Attends from x to the given keys and values, or else to x itself. The output's width o is
+        the config's, which may differ from the width of x."""
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
         return self._mix(self._queries(x, places), key_value, seen, dropout_key, places, bias)
@@ -194,7 +192,5 @@ def to_ring(
     x: Float[Array, "b k s h"], size: int, end: int | Int[Array, ""]
 ) -> Float[Array, "b k r h"]:
     """The last `size` positions of x, up to `end` - 1, each at its position modulo `size`.
-
-    Positions 2, 3, 4 in a ring of 3 are stored as 3, 4, 2.
-    """
+    Positions 2, 3, 4 in a ring of 3 are stored as 3, 4, 2."""
     return jnp.roll(x[:, :, x.shape[2] - size :], end % size, axis=2)

@@ -8,10 +8,8 @@ from transformer_lab.ops.activations import GATED
 
 
 def active_parameters(config: StackConfig) -> int:
-    """The number of entries of a layer's matrices that multiply one token's vector.
-
-    With experts these are the token's experts, the shared ones and the router.
-    """
+    """The number of entries of a layer's matrices that multiply one token's vector. With experts
+    these are the token's experts, the shared ones and the router."""
     return _mixer(config) + _feed_forward(config)
 
 
@@ -47,11 +45,8 @@ def state_numbers(config: StackConfig) -> int:
 
 
 def recurrence_flops(config: StackConfig) -> int:
-    """Training FLOPs a token for the state, 15 for each of its numbers.
-
-    Decaying it, adding a product and reading it are 5 operations a number, and the backward pass
-    costs twice as much.
-    """
+    """Training FLOPs a token for the state, 15 for each of its numbers. Decaying it, adding a
+    product and reading it are 5 operations a number, and the backward pass costs twice as much."""
     return 3 * 5 * state_numbers(config)
 
 

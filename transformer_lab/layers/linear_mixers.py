@@ -74,11 +74,8 @@ class Retention(Mixer):
 
 
 class Gated(Mixer):
-    """Gated linear attention (Yang 2023, eq. 3 and section 4.4).
-
-    Each entry of the keys decays by its own factor, sigmoid(x W_1 W_2 + b)^(1/16), computed from
-    the input.
-    """
+    """Gated linear attention (Yang 2023, eq. 3 and section 4.4). Each entry of the keys decays by
+    its own factor, sigmoid(x W_1 W_2 + b)^(1/16), computed from the input."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):

@@ -11,10 +11,8 @@ from transformer_lab.ops.positions import alibi_slopes, binary_code, sinusoids, 
 
 
 class Places(NamedTuple):
-    """The positions of queries and keys, as indices in the sequence.
-
-    If there is more than one query, both must be consecutive.
-    """
+    """The positions of queries and keys, as indices in the sequence. If there is more than one
+    query, both must be consecutive."""
 
     query: Int[Array, "t"]
     key: Int[Array, "s"]

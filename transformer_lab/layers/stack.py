@@ -78,9 +78,7 @@ class Stack(nn.Module):
 
     def init_cache(self, batch: int, length: int) -> dict[str, Cache]:
         """An empty cache with room for `length` positions, or a layer's window if that is shorter.
-
-        A mixer's cache is its first state, whose size is constant.
-        """
+        A mixer's cache is its first state, whose size is constant."""
         cfg = self.config
         nothing = jnp.zeros((batch, 1, cfg.width), cfg.compute_dtype)
         flow = Flow(jnp.zeros((batch, 1), bool), None, jnp.zeros((1,), jnp.int32))
@@ -185,10 +183,8 @@ def _keys_of(cache: Cache) -> KeyValue:
 
 
 def cached_places(t: int, size: int, index: Int[Array, ""], window: int) -> Places:
-    """The positions of t new queries at index, and of the keys in a cache of `size`.
-
-    With a window the cache is a ring; positions are negative where it is still empty.
-    """
+    """The positions of t new queries at index, and of the keys in a cache of `size`. With a window
+    the cache is a ring; positions are negative where it is still empty."""
     if not window:
         return Places(index + jnp.arange(t), jnp.arange(size))
     if t == 1:

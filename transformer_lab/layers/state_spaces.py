@@ -120,10 +120,8 @@ def _convolved(self, x, before, flow):
 
 
 class Mamba2(Mixer):
-    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each.
-
-    Its state is the last inputs of the convolution, and a matrix [state, channels] for each head.
-    """
+    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each. Its state
+    is the last inputs of the convolution, and a matrix [state, channels] for each head."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):

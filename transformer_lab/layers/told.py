@@ -42,10 +42,8 @@ def tell(
 
 
 def running(module: nn.Module, name: str, init: Callable[[], Array]) -> Array:
-    """The value of a running statistic; `init` makes the first one.
-
-    It is stored among the parameters under `batch_stats`, and no gradient trains it.
-    """
+    """The value of a running statistic; `init` makes the first one. It is stored among the
+    parameters under `batch_stats`, and no gradient trains it."""
     return module.variable(STATISTICS, name, init).value
 
 

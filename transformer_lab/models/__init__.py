@@ -46,10 +46,8 @@ def said(config: Any, name: str, default: Any = None) -> Any:
 
 
 def rules_of(config: Any) -> list[tuple[str, tuple]]:
-    """The family's own sharding rules, which take precedence over those of `training.mesh`.
-
-    Each is a regular expression on a parameter's path, and the mesh axes that split its dimensions.
-    """
+    """The family's own sharding rules, which take precedence over those of `training.mesh`. Each is
+    a regular expression on a parameter's path, and the mesh axes that split its dimensions."""
     return list(said(config, "RULES", ()))
 
 

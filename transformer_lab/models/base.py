@@ -125,11 +125,8 @@ class LanguageModel(Protocol):
         segments: Int[Array, "b t"] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits after each token; given labels, the labels' scores instead.
-
-        Segments number the documents packed into one sequence, which do not see each other; 0 is
-        padding.
-        """
+        """Logits after each token; given labels, the labels' scores instead. Segments number the
+        documents packed into one sequence, which do not see each other; 0 is padding."""
 
     def prefill(
         self, tokens: Int[Array, "b t"], segments: Int[Array, "b t"] | None, length: int
@@ -220,11 +217,8 @@ class TextEncoder(Protocol):
         types: Int[Array, "b t"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`states` [b t d], and the head's `logits`.
-
-        Logits are [b labels] for the head "classes", [b t labels] for "tokens". The mask is True at
-        real tokens.
-        """
+        """`states` [b t d], and the head's `logits`. Logits are [b labels] for the head "classes",
+        [b t labels] for "tokens". The mask is True at real tokens."""
 
 
 class ImageEncoder(Protocol):
@@ -238,10 +232,8 @@ class ImageEncoder(Protocol):
         dropout_key: Key[Array, ""] | None = None,
         rows: Bool[Array, "b"] | None = None,
     ) -> dict[str, Float[Array, "b ..."]]:
-        """`features` [b d] and `logits` [b classes].
-
-        Images where `rows` is False are padding, and enter no running statistics.
-        """
+        """`features` [b d] and `logits` [b classes]. Images where `rows` is False are padding, and
+        enter no running statistics."""
 
 
 class TwoTowers(Protocol):

@@ -27,10 +27,8 @@ _kernel_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # He 
 
 @dataclass(frozen=True)
 class CNNConfig:
-    """Settings of convolutional nets; the defaults are ResNet-18's.
-
-    LeNet uses only the image size, channels, classes, head and dtype.
-    """
+    """Settings of convolutional nets; the defaults are ResNet-18's. LeNet uses only the image size,
+    channels, classes, head and dtype."""
 
     net: str = "resnet"
     block: str = "basic"

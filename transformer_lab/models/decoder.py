@@ -178,10 +178,8 @@ class Decoder(Model):
 
 
 def positions_within(segments: Int[Array, "b t"] | None, length: int) -> Int[Array, "#b t"]:
-    """Each token's position in its segment, from 0; for padding any valid number.
-
-    Segments 1 1 2 2 2 give 0 1 0 1 2.
-    """
+    """Each token's position in its segment, from 0; for padding any valid number. Segments 1 1 2 2
+    2 give 0 1 0 1 2."""
     places = jnp.arange(length)[None]
     if segments is None:
         return places

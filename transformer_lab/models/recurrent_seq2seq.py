@@ -176,10 +176,8 @@ class RecurrentSeq2Seq(Model):
         return head.logits(read, labels), layers
 
     def _one_by_one(self, x, layers, memory, dropout_key):
-        """Runs the decoder step by step, where a step's input depends on the step before.
-
-        Returns the head's inputs, the alignment, and the last states.
-        """
+        """Runs the decoder step by step, where a step's input depends on the step before. Returns
+        the head's inputs, the alignment, and the last states."""
         cfg = self.config
 
         def body(module, carry, xs):

@@ -127,10 +127,8 @@ class TwoTowers(Model):
         seen: Bool[Array, "m t"] | None = None,
         rows: Bool[Array, "n"] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
-        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`.
-
-        Images where `rows` is False are padding, and enter no running statistics.
-        """
+        """`image` [n d], `text` [m d], and the logits' `scale` and `bias`. Images where `rows` is
+        False are padding, and enter no running statistics."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         vectors = {
             "image": self.encode_images(images, keys[0], rows),

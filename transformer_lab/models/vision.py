@@ -162,10 +162,8 @@ class Vision(Model):
         return self.encoder(x, dropout_key=keys[1], added=added)
 
     def _vectors(self, grid):
-        """The position vectors [1, t, d] of a grid of patches; None if there are none.
-
-        With sincos2d, the tokens before the patches get zeros.
-        """
+        """The position vectors [1, t, d] of a grid of patches; None if there are none. With
+        sincos2d, the tokens before the patches get zeros."""
         cfg = self.config
         if cfg.positions == "sincos2d":
             vectors = grid_sinusoids(grid, cfg.width).astype(cfg.compute_dtype)

@@ -86,10 +86,8 @@ class Whisper(EncoderDecoder):
         dropout_key: Key[Array, ""] | None = None,
         labels: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t v"] | TokenScores:
-        """Logits after each target token; given labels, the labels' scores instead.
-
-        The features are those of `ops.spectrograms.log_mel`.
-        """
+        """Logits after each target token; given labels, the labels' scores instead. The features
+        are those of `ops.spectrograms.log_mel`."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         memory = self.encode(features, keys[0])
         return self.logits(self.decode(target, memory, None, keys[1]), labels)

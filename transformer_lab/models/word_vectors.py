@@ -31,10 +31,8 @@ class WordVectors(Model):
     def __call__(
         self, inputs: Int[Array, "b i"], mask: Bool[Array, "b i"], outputs: Int[Array, "b o k"]
     ) -> Float[Array, "b o k"]:
-        """The logits of the output words; only inputs under the mask count.
-
-        The vectors to use afterwards are those of `embedding`.
-        """
+        """The logits of the output words; only inputs under the mask count. The vectors to use
+        afterwards are those of `embedding`."""
         size, width = self.config.vocab_size, self.config.width
         # As in the authors' program: small random inputs, and zeros as outputs.
         small = lambda key, shape, dtype: jax.random.uniform(  # noqa: E731

@@ -124,10 +124,8 @@ def fused_attend(
     bias: Float[Array, "#b #n #t s"] | None = None,
     implementation: str = "xla",
 ) -> Float[Array, "b n t h"]:
-    """Attention by `jax.nn.dot_product_attention`, with its "xla" or "cudnn" implementation.
-
-    It takes what `attend` takes, except dropout, and returns no weights.
-    """
+    """Attention by `jax.nn.dot_product_attention`, with its "xla" or "cudnn" implementation. It
+    takes what `attend` takes, except dropout, and returns no weights."""
     swap = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731
     b, t, s = len(query), query.shape[2], key.shape[2]
     mask, options = None, {}

@@ -87,11 +87,8 @@ def places(routes: Routes, experts: int, capacity: int) -> Float[Array, "b t e c
 
 
 def capacity_of(tokens: int, experts: int, k: int, factor: float) -> int:
-    """The slots an expert has for one example of so many tokens.
-
-    That is `factor` times an even share, k * tokens / experts, rounded up: at least 1, at most
-    `tokens`.
-    """
+    """The slots an expert has for one example of so many tokens. That is `factor` times an even
+    share, k * tokens / experts, rounded up: at least 1, at most `tokens`."""
     return min(tokens, max(1, math.ceil(factor * k * tokens / experts)))
 
 
@@ -220,10 +217,8 @@ def balance_of(
     asked: Float[Array, "b t e"],
     real: Bool[Array, "b t"] | None,
 ) -> Balance:
-    """The statistics of a routing from its logits, probabilities and choices.
-
-    `asked` is 1 / K at the experts that a token wanted, `taken` at those that took it.
-    """
+    """The statistics of a routing from its logits, probabilities and choices. `asked` is 1 / K at
+    the experts that a token wanted, `taken` at those that took it."""
     real = jnp.ones(logits.shape[:2]) if real is None else real.astype(jnp.float32)
     experts, each = logits.shape[-1], jnp.maximum(real.sum(axis=1), 1.0)
     # f_e, the share of tokens that ask expert e (no gradient), and p_e, its mean probability.

@@ -55,10 +55,8 @@ def masked_sum(
     mask: Bool[Array, "*batch"],
     weights: Float[Array, "*batch"] | None = None,
 ) -> Pair:
-    """The sum of the values under the mask and their number, or both weighted by `weights`.
-
-    Values elsewhere may be NaN: they are replaced before the sum.
-    """
+    """The sum of the values under the mask and their number, or both weighted by `weights`. Values
+    elsewhere may be NaN: they are replaced before the sum."""
     values = jnp.where(mask, values, 0.0)
     if weights is None:
         return values.sum(), mask.sum(dtype=jnp.float32)

@@ -119,9 +119,7 @@ def _places(plan, device, length):
 
 def _around(plan, seen, query_length, key_length, work, carry, moving):
     """Calls work(carry, moving, ...) for each device's keys in turn; `moving` goes round the ring.
-
-    Returns the last carry, and `moving` back on the devices where it began.
-    """
+    Returns the last carry, and `moving` back on the devices where it began."""
     devices, me = plan.devices, jax.lax.axis_index(AXIS)
     own = _places(plan, me, query_length)
     keys = {f: x for f in KEY_FIELDS if (x := getattr(seen, f)) is not None}

@@ -16,10 +16,8 @@ def visible(
     causal: bool,
     window: int = 0,
 ) -> Bool[Array, "t s"]:
-    """True where the query may attend: no later key if causal, none `window` or more away.
-
-    Three causal positions with a window of 2 give (1, 0, 0), (1, 1, 0), (0, 1, 1).
-    """
+    """True where the query may attend: no later key if causal, none `window` or more away. Three
+    causal positions with a window of 2 give (1, 0, 0), (1, 1, 0), (0, 1, 1)."""
     distances = query_positions[:, None] - key_positions[None, :]
     allowed = distances >= 0 if causal else jnp.ones(distances.shape, bool)
     return allowed & (jnp.abs(distances) < window) if window else allowed

@@ -53,10 +53,8 @@ class Run:
 
 
 def load(path: str, scale: str) -> Experiment:
-    """Reads the experiment defined in a Python file, at scale "cpu" or "paper".
-
-    Raises: LabError if the file defines none, or if its code fails.
-    """
+    """Reads the experiment defined in a Python file, at scale "cpu" or "paper". Raises: LabError if
+    the file defines none, or if its code fails."""
     module = load_module(path)
     if not hasattr(module, "get_experiment"):
         raise LabError(f"{path} has no get_experiment(scale): it is no experiment")

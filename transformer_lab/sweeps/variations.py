@@ -37,17 +37,15 @@ def vary(key: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Variation]
 def grid(*lists: list[Variation]) -> list[Variation]:
     """Every combination of one variation from each list, the last list varying fastest.
 
-    grid(vary("lr", [1, 2]), vary("seed", [0, 1])) has the rows lr=1,seed=0, lr=1,seed=1,
-    lr=2,seed=0, lr=2,seed=1.
+    For example vary("lr", [1, 2]) and vary("b1", [0, 0.9]) give lr=1,b1=0 then lr=1,b1=0.9 then
+    lr=2,b1=0 then lr=2,b1=0.9.
     """
     return [_joined(parts) for parts in itertools.product(*lists)]
 
 
 def pair(*lists: list[Variation]) -> list[Variation]:
-    """Combines the first variations of all lists, the second ones, and so on.
-
-    Raises: LabError for lists of different lengths.
-    """
+    """Combines the first variations of all lists, the second ones, and so on. Raises: LabError for
+    lists of different lengths."""
     if len({len(variations) for variations in lists}) > 1:
         raise LabError(f"pair() of lists of {', '.join(str(len(x)) for x in lists)}: unequal")
     return [_joined(parts) for parts in zip(*lists, strict=True)]

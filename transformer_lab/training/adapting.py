@@ -101,10 +101,8 @@ def lora_factors(trained: Any) -> tuple[dict[str, tuple[Any, Any]], dict[str, An
 
 
 def trained_paths(paths: Iterable[str], config: AdaptConfig) -> set[str]:
-    """The paths that train as they are, running statistics included but not lora's targets.
-
-    Raises: LabError if the method finds nothing to train.
-    """
+    """The paths that train as they are, running statistics included but not lora's targets. Raises:
+    LabError if the method finds nothing to train."""
     paths, method, pattern = list(paths), config.method, PATTERNS[config.method]
     found = {path for path in paths if config.train and re.search(config.train, path)}
     own = {path for path in paths if pattern and re.search(pattern, path)}

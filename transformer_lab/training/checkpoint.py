@@ -208,10 +208,7 @@ class Checkpoints:
 
     def scored(self, average: int) -> list[int]:
         """The steps whose parameters represent the run: that of the best score if one is kept, else
-        the newest `average`.
-
-        Raises: LabError if the best checkpoint is damaged.
-        """
+        the newest `average`. Raises: LabError if the best checkpoint is damaged."""
         if (best := self.best()) is None:
             return self.newest(average)
         if not self._is_good(best[0]):
@@ -272,10 +269,8 @@ class Checkpoints:
             return abstract.replace(**found)
 
     def restore_params(self, step: int, shardings: Any | None = None) -> Any:
-        """The parameters alone, or their moving average if one is stored.
-
-        They are host arrays unless shardings are given.
-        """
+        """The parameters alone, or their moving average if one is stored. They are host arrays
+        unless shardings are given."""
         handler = ocp.PyTreeCheckpointHandler()
         with self._readable(step) as path, ocp.Checkpointer(handler) as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree

@@ -42,9 +42,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def devices_of(topology: str) -> list[Any]:
     """The devices of a topology: "v5e:8x8", "2*v5e:8x8" (two slices), or "cpu:8" (simulated).
-
-    Raises: LabError for another text, or without the compiler or the devices.
-    """
+    Raises: LabError for another text, or without the compiler or the devices."""
     slices, _, name = topology.rpartition("*")
     if not re.fullmatch(r"\d*", slices) or ":" not in name:
         raise LabError(f'--topology="{topology}" is none: write v5e:8x8, 2*v5e:8x8 or cpu:8')
@@ -135,10 +133,8 @@ def compile_with_text(lowered: Any, platform: str) -> tuple[Any, str]:
 
 
 def memory_of(compiled: Any) -> dict[str, int]:
-    """The bytes of a device's memory that the program uses, by purpose.
-
-    Aliased bytes are those of arguments whose memory an output takes over.
-    """
+    """The bytes of a device's memory that the program uses, by purpose. Aliased bytes are those of
+    arguments whose memory an output takes over."""
     stats = compiled.memory_analysis()
     names = {"argument": "argument", "output": "output", "aliased": "alias", "temporary": "temp"}
     found = {f"{k}_bytes": getattr(stats, f"{v}_size_in_bytes") for k, v in names.items()}
@@ -185,11 +181,8 @@ def least_collectives(trainer: Trainer, dtype: str) -> int:
 
 
 def model_flops(resolved: Resolved, trainer: Trainer, batch: dict[str, Any]) -> int:
-    """FLOPs of the whole batch's matrix products, forward and twice that backward.
-
-    For a decoder these are 6 N a token and its attention's full square. Recomputation is not
-    counted.
-    """
+    """FLOPs of the whole batch's matrix products, forward and twice that backward. For a decoder
+    these are 6 N a token and its attention's full square. Recomputation is not counted."""
     plain = dataclasses.replace(resolved, model=_plain(resolved.model))
     task = abstract_trainer(plain, trainer.mesh).task
     shapes = jax.eval_shape(task.init, jax.random.key(0))

@@ -267,10 +267,8 @@ def _base_type(hint: Any) -> Any:
 
 
 def _coerce(value: Any, hint: Any, path: str) -> Any:
-    """The value converted to the field's type where nothing is lost, such as 1 to 1.0.
-
-    Raises: LabError for a value of another type.
-    """
+    """The value converted to the field's type where nothing is lost, such as 1 to 1.0. Raises:
+    LabError for a value of another type."""
     if value is None and isinstance(hint, types.UnionType):
         return None
     base = _base_type(hint)

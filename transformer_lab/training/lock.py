@@ -154,10 +154,8 @@ def _write(path: Path, own: dict[str, Any]) -> None:
 
 
 def _beat(path: Path, own: dict[str, Any], ended: threading.Event) -> None:
-    """Writes heartbeats until the end.
-
-    A process that finds its lock taken over, as after the machine slept, stops at once.
-    """
+    """Writes heartbeats until the end. A process that finds its lock taken over, as after the
+    machine slept, stops at once."""
     while not ended.wait(BEAT):
         found, seen = _read(path)
         if seen is not None and found.get("token") != own["token"]:

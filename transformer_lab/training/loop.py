@@ -157,10 +157,8 @@ class _Watch:
 
 
 class _Pending:
-    """Holds the newest step's metrics and reads them once the next step is under way.
-
-    So the host never waits for the step that is running.
-    """
+    """Holds the newest step's metrics and reads them once the next step is under way. So the host
+    never waits for the step that is running."""
 
     def __init__(self, run, total, writer, progress, checkpoints, pace):
         self.run, self.total = run, total

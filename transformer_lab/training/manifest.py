@@ -48,11 +48,8 @@ def merge(parts: list[str]) -> bytes:
 
 
 def fault_of(directory: Path, part: int = 0, parts: int = 1) -> str | None:
-    """Why a directory is no good checkpoint, or None if it is.
-
-    Only every `parts`-th file, from number `part` on, is read, so that processes can share the
-    work.
-    """
+    """Why a directory is no good checkpoint, or None if it is. Only every `parts`-th file, from
+    number `part` on, is read, so that processes can share the work."""
     path = directory / MANIFEST
     if not path.exists():
         return f"no {MANIFEST} (its save did not finish)"

@@ -78,9 +78,7 @@ def used_mesh(config: MeshConfig, rows: int) -> Mesh:
 
 def make_mesh(config: MeshConfig, devices: int | Sequence[jax.Device] = 0) -> Mesh:
     """A mesh of all devices of this run, the first so many, or those given, with the axes AXES.
-
-    Slices are joined along the axis `slice`. Raises: LabError if the config's sizes do not fit.
-    """
+    Slices are joined along the axis `slice`. Raises: LabError if the config's sizes do not fit."""
     sizes = [getattr(config, axis) for axis in AXES]
     chosen = jax.devices()[:devices] if isinstance(devices, int) and devices else devices or None
     count = len(chosen) if chosen else jax.device_count()
@@ -172,9 +170,7 @@ def _rule(path, rules):
 
 def _by_size(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The default: the largest dimension that `fsdp` divides lies over it; vectors are replicated.
-
-    For a kernel [in, out] it is the first dimension, as `layers.basic.Dense` gathers it.
-    """
+    For a kernel [in, out] it is the first dimension, as `layers.basic.Dense` gathers it."""
     if len(shape) == 2 and path.endswith("/kernel"):
         return P("fsdp")
     parts = mesh.shape["fsdp"]
@@ -221,10 +217,8 @@ def own_rows(mesh: Mesh) -> Callable[[int], np.ndarray]:
 
 
 def placer(mesh: Mesh) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
-    """A function that puts a batch of numpy arrays on the mesh, each process its own examples.
-
-    It raises LabError for a number of examples that the mesh does not divide.
-    """
+    """A function that puts a batch of numpy arrays on the mesh, each process its own examples. It
+    raises LabError for a number of examples that the mesh does not divide."""
     sharding = batch_sharding(mesh)
 
     def place(batch):

@@ -183,9 +183,7 @@ def _scale_by_path(
 
 def path_mask(params: Any, pattern: str) -> Any:
     """True for arrays in whose path (an adapted kernel's: the kernel's) the pattern is found.
-
-    Raises: LabError if it is found in none.
-    """
+    Raises: LabError if it is found in none."""
     found = lambda path: re.search(pattern, PART.sub("", path)) is not None  # noqa: E731
     if not any(map(found, canonical_paths(params))):
         raise LabError(f'the pattern "{pattern}" matches no parameter')

@@ -37,10 +37,8 @@ _numbers = itertools.count()  # all processes ask in the same order, so a number
 
 
 def tasks_of_node(environment: Mapping[str, str]) -> tuple[int, int]:
-    """This process's number on its node, and the number of processes there.
-
-    Taken from SLURM's or Open MPI's variables; (0, 1) without them.
-    """
+    """This process's number on its node, and the number of processes there. Taken from SLURM's or
+    Open MPI's variables; (0, 1) without them."""
     if "OMPI_COMM_WORLD_LOCAL_SIZE" in environment:
         names = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
         return int(environment[names[0]]), int(environment[names[1]])
@@ -253,10 +251,8 @@ def to_first(name: str, text: str) -> list[str]:
 
 
 def refuse_differences(values: Callable[[], Mapping[str, Any]]) -> None:
-    """Raises: LabError in all processes if a value is not the same in all; it names the key.
-
-    A process alone does not even compute its values.
-    """
+    """Raises: LabError in all processes if a value is not the same in all; it names the key. A
+    process alone does not even compute its values."""
     if jax.process_count() == 1:
         return
     text = json.dumps(values(), sort_keys=True, default=str)

@@ -32,10 +32,8 @@ class Object(epath.gpath.PosixGPath, PosixPath):
 
 
 def place(path: str | Path) -> Path:
-    """The path of a directory, or of an address in a bucket.
-
-    Raises: LabError for an address of another kind, and where the bucket cannot be reached.
-    """
+    """The path of a directory, or of an address in a bucket. Raises: LabError for an address of
+    another kind, and where the bucket cannot be reached."""
     if remote(path):
         return path
     if not (match := ADDRESS.match(str(path))):

@@ -20,9 +20,7 @@ RESULTS = "results.json"
 
 def finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
     """Scores the test split with the checkpoints that represent the run, and writes results.json.
-
-    These are the best one, the mean of the last `average`, or the newest, as the config says.
-    """
+    These are the best one, the mean of the last `average`, or the newest, as the config says."""
     count = trainer.config.average
     steps = checkpoints.scored(count)
     if steps and (count > 1 or steps[-1] != int(state.step)):

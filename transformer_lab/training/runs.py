@@ -172,10 +172,8 @@ class Run:
         return trainer.stack(state) if self.training else state
 
     def _newest(self) -> Saved | None:
-        """The newest good checkpoint; None for a run that is about to begin.
-
-        Raises: LabError if all are damaged, or if there is none and the run is to be used.
-        """
+        """The newest good checkpoint; None for a run that is about to begin. Raises: LabError if
+        all are damaged, or if there is none and the run is to be used."""
         if good := self.checkpoints.newest(1):
             return self.checkpoints.read(good[0])
         damaged = self.checkpoints.damaged()
@@ -227,10 +225,8 @@ def refuse_taken(workdir: Path, flag: str) -> None:
 
 
 def write_new(config: ConfigDict, task: Task, mesh: Mesh, params: Params, workdir: Path) -> None:
-    """Writes a run at step 0 with these parameters of the whole model.
-
-    It has read no data, so its checkpoint holds no position in any.
-    """
+    """Writes a run at step 0 with these parameters of the whole model. It has read no data, so its
+    checkpoint holds no position in any."""
     trainer, stored = Trainer(resolve(config).run, task, mesh), config.to_dict()
     state = trainer.canonical(trainer.with_params(trainer.init(), params))
     with Checkpoints(make_workdir(workdir), 1, log) as checkpoints:
@@ -268,9 +264,7 @@ def refuse_changes(
     previous: dict[str, Any], now: dict[str, Any], workdir: Path, keys: str = ".*"
 ) -> None:
     """Raises: LabError that names the first setting by which two configs are different runs.
-
-    Settings in FREE_ON_RESUME may differ; only those whose names match `keys` are compared.
-    """
+    Settings in FREE_ON_RESUME may differ; only those whose names match `keys` are compared."""
     old, new = _with_defaults(previous), _with_defaults(now)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) == new.get(key) or re.fullmatch(FREE_ON_RESUME, key):
@@ -287,9 +281,7 @@ def refuse_changes(
 
 def _refuse_parted_statistics(trainer: Trainer, previous: dict[str, Any] | None) -> None:
     """Raises: LabError if the number of micro-batches changes for a model with batch statistics.
-
-    Means over micro-batches differ from those over the whole batch.
-    """
+    Means over micro-batches differ from those over the whole batch."""
     parts = (previous or {}).get("micro_batches", trainer.config.micro_batches)
     if STATISTICS in trainer.param_shapes and parts != trainer.config.micro_batches:
         raise LabError(

@@ -40,10 +40,8 @@ class Signals:
 
     @contextlib.contextmanager
     def ending(self):
-        """A context which a signal ends with its own exit code.
-
-        This holds also where a library that was interrupted has turned the exit into another error.
-        """
+        """A context which a signal ends with its own exit code. This holds also where a library
+        that was interrupted has turned the exit into another error."""
         try:
             yield
         except Exception as error:

@@ -85,10 +85,8 @@ def _open_hf(directory: Path) -> Source:
 
 
 def within(source: Source, part: str) -> Source:
-    """The source as the part of a larger model at this path, such as a tower.
-
-    Its files are then called PART.NAME.
-    """
+    """The source as the part of a larger model at this path, such as a tower. Its files are then
+    called PART.NAME."""
     if not part:
         return source
     learnt, statistics = learned(source.params), source.params.get(STATISTICS)
@@ -101,9 +99,7 @@ def within(source: Source, part: str) -> Source:
 
 def reopen_base(base: dict[str, Any], place: str = "") -> Source:
     """The source that an adapted run's record names; `place` is where it lies now, if it was moved.
-
-    Raises: LabError if it cannot be read.
-    """
+    Raises: LabError if it cannot be read."""
     try:
         found = open_source(place or base["place"], base["step"])
         return within(found, base.get("into", ""))

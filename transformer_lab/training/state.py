@@ -65,10 +65,8 @@ def split_params(params: Any, seed: int, adapt: AdaptConfig) -> tuple[Any, Any]:
 
 
 def split_rows(batch: dict[str, Array], parts: int, mesh: Mesh) -> dict[str, Array]:
-    """Cuts a batch into micro-batches: [R, ...] -> [parts, R / parts, ...].
-
-    Part j takes examples j, j + parts, ..., so that each device's examples stay on it.
-    """
+    """Cuts a batch into micro-batches: [R, ...] -> [parts, R / parts, ...]. Part j takes examples
+    j, j + parts, ..., so that each device's examples stay on it."""
     sharding = NamedSharding(mesh, P(None, ROW_AXES))
 
     def split(x):
@@ -202,10 +200,8 @@ def make_train_step(
     adapt: AdaptConfig = FULL,
     ema_decay: float = 0.0,
 ) -> Callable[[TrainState, dict[str, Array]], tuple[TrainState, dict[str, Array]]]:
-    """The function step(state, batch) -> (state, metrics), to be compiled.
-
-    Metrics are the task's, and "grad_norm", "learning_rate" and "weight", the loss's.
-    """
+    """The function step(state, batch) -> (state, metrics), to be compiled. Metrics are the task's,
+    and "grad_norm", "learning_rate" and "weight", the loss's."""
 
     def step(state, batch):
         # Randomness follows from seed and step alone, so that a resumed run draws the same.

@@ -214,10 +214,8 @@ def text_map(
 
 
 def _words(tokenizer, ids):
-    """Which pieces belong to which word, as 0 or 1 [words, pieces], and the words.
-
-    A special token is a word of its own.
-    """
+    """Which pieces belong to which word, as 0 or 1 [words, pieces], and the words. A special token
+    is a word of its own."""
     owners, names, start, words, seen = [], [], 0, 0, ""
     for i, token in enumerate(ids):
         if token in tokenizer.special_ids:

@@ -43,11 +43,8 @@ def measure(found: Map) -> Scores:
 def induction(
     task: Any, params: Any, period: int = 32, rows: int = 4, seed: int = 0
 ) -> Float[np.ndarray, "layers heads"]:
-    """The induction score of a language model on random tokens that are repeated once.
-
-    Each of `rows` sequences is `period` random tokens, written twice. Returns the mean of the
-    scores.
-    """
+    """The induction score of a language model on random tokens that are repeated once. Each of
+    `rows` sequences is `period` random tokens, written twice. Returns the mean of the scores."""
     period = min(period, (task.model_config.max_length - 1) // 2)
     tok = task.tokenizer
     ordinary = [i for i in range(tok.vocab_size) if i not in tok.special_ids]
