@@ -155,7 +155,6 @@ class RWKV(Mixer):
         past_sums = jnp.concatenate([sums[:, None, :, 0], after[:, :-1]], axis=1)
         if flow.fresh is not None:
             past_sums = jnp.where(flow.fresh[..., None, None], 0.0, past_sums)
-        if flow.fresh is not None:
             earlier = jnp.where(flow.fresh[..., None], LOWEST, earlier)
         # The present token has the weight e^(u + k_t), where the past ones have e^(k_i - decay).
         largest = jnp.maximum(earlier, bonus + log_key)

@@ -161,7 +161,7 @@ def sorted_by_expert(
     """
     mesh = current_mesh()
     kernels = [None if k is None else k.astype(x.dtype) for k in (up, gate, down)]
-    serve = partial(_serve, act=act, all_of_them=up.shape[0])
+    serve = partial(_serve, act=act)
     if mesh is None:
         return serve(x, *routes[:2], *kernels, axis=None)
     rows = P(tuple(a for a in ROW_AXES if mesh.shape.get(a, 1) > 1) or None)
@@ -173,7 +173,7 @@ def sorted_by_expert(
     return mapped(x, *routes[:2], *kernels)
 
 
-def _serve(x, expert, weight, up, gate, down, *, act, all_of_them, axis):
+def _serve(x, expert, weight, up, gate, down, *, act, axis):
     """What this device's experts add to each token of the examples that it gathers."""
     first = 0
     if axis is not None:
