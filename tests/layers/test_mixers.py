@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.errors import LabError
-from transformer_lab.layers.block_config import KINDS, MixerConfig
+from transformer_lab.layers.block_config import KINDS, MixerConfig, mixer_of
 from transformer_lab.models.decoder import Decoder, DecoderConfig
 from transformer_lab.ops.stacked import stack_layers
 
@@ -35,15 +36,6 @@ def decoder(kind, **more):
     return Decoder(DecoderConfig(**settings, mixer=mixer, **more))
 
 
-def start(model):
-    """Parameters that are random everywhere; a mixer's own begin as they would in training."""
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
-    rng = np.random.default_rng(1)
-    return jax.tree.map(
-        lambda x: np.float32(x + 0.3 * rng.normal(size=x.shape)), jax.device_get(params)
-    )
-
-
 ALL = [*KINDS[1:], "hybrid"]
 TOKENS = np.random.default_rng(0).integers(0, 11, (3, 12))
 CHANGED = np.where(np.arange(12) == 7, (TOKENS + 1) % 11, TOKENS)
@@ -53,7 +45,7 @@ CHANGED = np.where(np.arange(12) == 7, (TOKENS + 1) % 11, TOKENS)
 def whole(kind):
     """A model, its parameters, and the logits of TOKENS and of CHANGED, all rows in one call."""
     model = decoder(kind)
-    params = start(model)
+    params = draw(model, TOKENS, size=0.4)
     logits = jax.jit(model.apply)(params, np.concatenate([TOKENS, CHANGED]))
     return model, params, np.asarray(logits)
 
@@ -143,7 +135,7 @@ def test_stacked_layers_of_local_and_full_attention_stay_in_their_order():
     plain, scanned = (
         Decoder(DecoderConfig(**SIZES | kinds, scan_layers=scan)) for scan in (False, True)
     )
-    params = start(plain)
+    params = draw(plain, TOKENS, size=0.4)
     stacked = stack_layers(params, scanned.config)
     assert "layers" in stacked["params"]["decoder"]  # all are of one size, as a run trains them
     alike = Decoder(DecoderConfig(**SIZES | kinds | {"layer_kinds": ()}))  # a window in all layers
@@ -158,10 +150,32 @@ def test_stacked_layers_of_local_and_full_attention_stay_in_their_order():
     assert np.abs(windows - expected).max() > 1e-3
 
 
-def test_a_convolution_starts_as_torchs_does_whatever_the_number_of_channels():
-    config = DecoderConfig(**SIZES, mixer=MixerConfig("mamba", inner_width=4000, convolution=4))
-    params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
-    kernel = params["params"]["decoder"]["layer_0"]["mixer"]["convolution_kernel"]
+def test_state_spaces_start_as_their_papers_and_torchs_convolutions_have_it():
+    sizes = {"inner_width": 4000, "state": 6, "state_heads": 5, "convolution": 4}
+
+    @jax.jit
+    def init():
+        found = {}
+        for kind in ("s4d", "mamba", "mamba2"):
+            config = DecoderConfig(**SIZES, mixer=MixerConfig(kind, **sizes))
+            params = mixer_of(kind)(config).init(jax.random.key(0), jnp.zeros((1, 2, 8)))
+            found[kind] = params["params"]
+        return found
+
+    found = jax.device_get(init())
     # Uniform within 1 / sqrt(taps): a deviation of that over sqrt(3).
+    kernel = found["mamba"]["convolution_kernel"]
     assert np.abs(kernel).max() <= 0.5
     np.testing.assert_allclose(kernel.std(), 0.5 / 3**0.5, rtol=0.02)
+    # Poles: -1/2 + i pi n (Gu 2022); -1, ..., -N of each channel (Gu 2023); those of heads.
+    one = found["s4d"]
+    np.testing.assert_allclose(-np.exp(one["log_real"]), -0.5, rtol=1e-6)
+    np.testing.assert_allclose(one["imaginary"], np.tile(np.pi * np.arange(3), (8, 1)), rtol=1e-6)
+    poles = np.exp(found["mamba"]["log_poles"])
+    np.testing.assert_allclose(poles, np.tile(np.arange(1, 7), (4000, 1)), rtol=1e-5)
+    np.testing.assert_allclose(np.exp(found["mamba2"]["log_poles"]), np.arange(1, 6), rtol=1e-5)
+    # Step sizes from step_min to step_max, even in their logarithm.
+    steps = np.log1p(np.exp(found["mamba"]["step_bias"].astype(np.float64)))
+    for some in (steps, np.log1p(np.exp(found["mamba2"]["step_bias"])), np.exp(one["log_step"])):
+        assert some.min() >= 1e-3 * 0.999 and some.max() <= 0.1 * 1.001
+    np.testing.assert_allclose(np.log(steps).mean(), np.log(1e-2), atol=0.1)

@@ -1,6 +1,7 @@
 """The stack against PyTorch's, and its switches against each other."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.errors import LabError
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.stack import Stack
@@ -53,7 +55,7 @@ def torch_params(side, norm_place):
             }
     if norm_place == "pre":
         params["final_norm"] = torch_norm(f"weights/{side}.norm")
-    return jax.tree.map(jnp.asarray, {"params": params})
+    return {"params": params}
 
 
 @pytest.mark.parametrize("norm_place", ["post", "pre"])
@@ -72,27 +74,32 @@ def test_encoder_and_decoder_equal_pytorch(norm_place, activation):
     variant = f"{norm_place}_{activation}"
     source_mask, target_mask = TORCH["source_mask"], TORCH["target_mask"]
     keys = Visible(keys=jnp.asarray(source_mask))
-    encoder = torch_params("encoder", norm_place)
-    memory, captured = Stack(config, 2).apply(
-        encoder, jnp.asarray(TORCH["source"]), keys, mutable="intermediates"
+    want, source, target = map(
+        jnp.asarray, (TORCH[f"{variant}/encoder_output"], TORCH["source"], TORCH["target"])
     )
-    want = TORCH[f"{variant}/encoder_output"]
+    encoder, decoder = Stack(config, 2), Stack(config, 2, causal=True, cross=True)
+
+    @jax.jit
+    def both(params):
+        first = encoder.apply(params[0], source, keys, mutable="intermediates")
+        given = {"memory": want, "memory_seen": keys}
+        return *first, decoder.apply(params[1], target, **given)
+
+    sides = [torch_params(side, norm_place) for side in ("encoder", "decoder")]
+    memory, captured, out = map(jax.device_get, both(sides))
     np.testing.assert_allclose(memory[source_mask], want[source_mask], atol=1e-5)
     weights = captured["intermediates"]["layer_0"]["attention"]["weights"][0]
     np.testing.assert_allclose(
-        jnp.swapaxes(weights, 1, 2)[source_mask],
+        np.swapaxes(weights, 1, 2)[source_mask],
         np.swapaxes(TORCH[f"{variant}/encoder_attention0"], 1, 2)[source_mask],
         atol=1e-5,
     )
-    decoder = Stack(config, 2, causal=True, cross=True)
-    out = decoder.apply(
-        torch_params("decoder", norm_place),
-        jnp.asarray(TORCH["target"]),
-        memory=jnp.asarray(want),
-        memory_seen=keys,
-    )
     want = TORCH[f"{variant}/decoder_output"]
     np.testing.assert_allclose(out[target_mask], want[target_mask], atol=1e-5)
+
+
+def normal(*shape):
+    return jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
 
 
 SMALL = {"width": 12, "heads": 4, "head_dim": 5, "feed_forward_width": 20, "dropout": 0.2}
@@ -110,30 +117,27 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
-    x = jax.random.normal(jax.random.key(1), (2, 6, 12))
-    memory = jax.random.normal(jax.random.key(2), (2, 7, 12))
-    seen = Visible(keys=jnp.arange(7) < jnp.array([[7], [4]]))
+    x, memory = (normal(2, 5 + n, 12) for n in (1, 2))
+    inputs = {"memory": memory, "memory_seen": Visible(keys=jnp.arange(7) < jnp.array([[7], [4]]))}
 
-    def run(**switches):
-        config = StackConfig(**SMALL, **VARIANTS[variant], **switches)
-        stack = Stack(config, 3, causal=True, cross=True)
-        params = stack.init(jax.random.key(0), x, memory=memory, memory_seen=seen)
+    @jax.jit
+    def computed():
+        found = []
+        for scan, remat in ((False, "off"), (True, "off"), (False, "nothing"), (True, "nothing")):
+            switches = {"scan_layers": scan, "remat": remat}
+            config = StackConfig(**SMALL, **VARIANTS[variant], **switches)
+            stack = Stack(config, 2, causal=True, cross=True)
+            params = stack.init(jax.random.key(0), x, **inputs)
 
-        def loss(params):
-            keywords = {"memory": memory, "memory_seen": seen, "dropout_key": jax.random.key(3)}
-            out = stack.apply(params, x, **keywords)
-            return (out * jnp.arange(12.0)).sum() / 100
+            def loss(params, stack=stack):
+                out = stack.apply(params, x, **inputs, dropout_key=jax.random.key(3))
+                return (out * jnp.arange(12.0)).sum() / 100
 
-        value, gradient = jax.jit(jax.value_and_grad(loss))(params)
-        return params, value, gradient
+            found.append((params, *jax.value_and_grad(loss)(params)))
+        return found
 
-    plain = run()
-    for switches in (
-        {"scan_layers": True},
-        {"remat": "nothing"},
-        {"scan_layers": True, "remat": "nothing"},
-    ):
-        params, value, gradient = run(**switches)
+    plain, *others = computed()
+    for params, value, gradient in others:
         jax.tree.map(np.testing.assert_array_equal, params, plain[0])
         np.testing.assert_allclose(value, plain[1], rtol=1e-5)
         jax.tree.map(
@@ -143,16 +147,16 @@ def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
 
 def test_what_a_block_keeps_decides_which_products_are_made_again():
     """Products in a traced step of a stack, forward, backward and made again."""
-    x = jax.random.normal(jax.random.key(1), (2, 64, 12))
+    x = normal(2, 64, 12)
 
     def products(remat):
         config = StackConfig(**{**SMALL, "dropout": 0.0}, scan_layers=True, remat=remat)
         stack = Stack(config, 3)
-        params = stack.init(jax.random.key(0), x)
+        params = draw(stack, x)
         loss = lambda params: stack.apply(params, x).sum()  # noqa: E731
-        text = str(jax.make_jaxpr(jax.grad(loss))(params))
-        run = jax.jit(jax.value_and_grad(loss))
-        return text.count("dot_general"), run(params)[1], text
+        run = jax.jit(jax.grad(loss)).trace(params)
+        text = str(run.jaxpr)
+        return text.count("dot_general"), run.lower().compile()(params), text
 
     kept, whole, _ = products("off")
     for remat, most in (("nothing", False), ("dots", True), ("offload", True)):
@@ -166,31 +170,31 @@ def test_what_a_block_keeps_decides_which_products_are_made_again():
 def test_dropout_differs_between_layers_sites_and_keys():
     config = StackConfig(**{**SMALL, "dropout": 0.5, "norm": "none", "norm_place": "pre"})
     stack = Stack(config, 2)
-    x = jnp.ones((1, 4, 12))
-    params = stack.init(jax.random.key(0), x)
+    x = jnp.zeros((1, 4, 12))
     # Sub-layers that put out ones show their dropout mask in what they add.
-    ones = jax.tree.map(jnp.zeros_like, params)
+    ones = jax.tree.map(np.zeros_like, draw(stack, x))
     for layer in ones["params"].values():
-        layer["attention"]["out"]["bias"] = jnp.ones(12)
-        layer["feed_forward"]["down"]["bias"] = 16 * jnp.ones(12)
+        layer["attention"]["out"]["bias"] += 1.0
+        layer["feed_forward"]["down"]["bias"] += 16.0
     ones["params"]["layer_1"] = jax.tree.map(lambda b: 4 * b, ones["params"]["layer_1"])
-    out = stack.apply(ones, jnp.zeros((1, 4, 12)), dropout_key=jax.random.key(1))
+    run = jax.jit(lambda key: stack.apply(jax.tree.map(jnp.asarray, ones), x, dropout_key=key))
+    out = run(jax.random.key(1))
     parts = (np.asarray(out).astype(int) // 2)[..., None] >> np.array([0, 2, 4, 6]) & 1
     masks = parts.reshape(-1, 4).T
     assert (masks.mean(axis=1) > 0.2).all() and (masks.mean(axis=1) < 0.8).all()
     assert len({tuple(mask) for mask in masks}) == 4
-    again = stack.apply(ones, jnp.zeros((1, 4, 12)), dropout_key=jax.random.key(2))
-    assert (again != out).any()
+    assert (run(jax.random.key(2)) != out).any()
 
 
 def test_dropped_paths_grow_from_none_in_the_first_layer_to_the_rate_in_the_last():
     switches = {"norm": "none", "norm_place": "pre", "dropout": 0.0, "drop_path": 0.5}
     stack = Stack(StackConfig(**{**SMALL, **switches}), 3)
-    x = jnp.zeros((400, 1, 12))
-    params = jax.tree.map(jnp.zeros_like, stack.init(jax.random.key(0), x))
+    x = np.zeros((400, 1, 12), np.float32)
+    params = jax.tree.map(np.zeros_like, draw(stack, x))
     for i, layer in enumerate(params["params"].values()):
-        layer["attention"]["out"]["bias"] = jnp.full(12, 10.0**i)
-    out = np.asarray(stack.apply(params, x, dropout_key=jax.random.key(1)))[:, 0, 0]
+        layer["attention"]["out"]["bias"] += 10.0**i
+    run = jax.jit(partial(stack.apply, dropout_key=jax.random.key(1)))
+    out = np.asarray(run(params, x))[:, 0, 0]
     second, third = 10 / 0.75, 100 / 0.5
     kept = np.rint((out - 1) // third), np.rint((out - 1) % third / second)
     np.testing.assert_allclose(out, 1 + third * kept[0] + second * kept[1], rtol=1e-5)
@@ -199,15 +203,16 @@ def test_dropped_paths_grow_from_none_in_the_first_layer_to_the_rate_in_the_last
 
 @pytest.mark.parametrize("switches", [{}, {"block": "parallel"}, {"norm_place": "post"}])
 def test_without_residuals_nothing_passes_sublayers_that_give_nothing(switches):
-    x = jax.random.normal(jax.random.key(1), (2, 3, 12))
+    x = normal(2, 3, 12)
     sizes = SMALL | {"norm": "none", "norm_place": "pre"} | switches
     for residual in (True, False):
         stack = Stack(StackConfig(**sizes, residual=residual), 2)
-        params = stack.init(jax.random.key(0), x)
+        params = jax.tree.map(np.array, draw(stack, x))
         for layer in params["params"].values():
             for part in (layer["attention"]["out"], layer["feed_forward"]["down"]):
                 part["kernel"] *= 0
-        np.testing.assert_array_equal(stack.apply(params, x), x * residual)
+                part["bias"] *= 0
+        np.testing.assert_array_equal(jax.jit(stack.apply)(params, x), x * residual)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +272,17 @@ def test_a_window_by_blocks_is_that_of_the_mask_and_captures_its_weights(causal,
         layers=2, width=12, heads=2, kv_heads=1, head_dim=6, feed_forward_width=20, max_length=9,
         positions="rope", window=3, dropout=0.0, scan_layers=scan,
     )  # fmt: skip
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(2, 9, 12)), jnp.float32)
-    mask = Visible(keys=jnp.arange(9) < jnp.array([[9], [5]]))
+    x, mask = normal(2, 9, 12), Visible(keys=jnp.arange(9) < jnp.array([[9], [5]]))
     stack = Stack(config, 2, causal=causal)
-    params = stack.init(jax.random.key(0), x)
     masked = Stack(replace(config, attention_implementation="xla"), 2, causal=causal)
-    want = masked.apply(params, x, mask)
-    np.testing.assert_allclose(stack.apply(params, x, mask), want, atol=1e-5)
-    out, captured = stack.apply(params, x, mask, mutable=["intermediates"])
+
+    @jax.jit
+    def run(params):
+        captured = stack.apply(params, x, mask, mutable=["intermediates"])
+        return masked.apply(params, x, mask), stack.apply(params, x, mask), captured
+
+    want, found, (out, captured) = run(draw(stack, x))
+    np.testing.assert_allclose(found, want, atol=1e-5)
     np.testing.assert_allclose(out, want, atol=1e-5)
-    weights = jax.tree.leaves(captured)[0]
+    weights = np.asarray(jax.tree.leaves(captured)[0])
     assert weights.shape == (2, 2, 9, 9) and not weights[:, :, 8, :6].any()

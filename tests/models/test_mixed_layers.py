@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.errors import LabError
 from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
 from transformer_lab.models import flops_a_token, rules_of
@@ -76,7 +77,7 @@ CASES = {
 def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(case):
     kinds, experts, sizes, parts = CASES[case]
     config = decoder(kinds, **experts)
-    params = jax.jit(Decoder(config).init)(jax.random.key(0), BATCH["tokens"])["params"]
+    params = draw(Decoder(config), BATCH["tokens"], size=0.3)["params"]
     pairs, gradient = computed(config, params, {"data": 1})
     others, same = computed(config, params, sizes, parts)
     if experts:
@@ -95,12 +96,12 @@ def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(case):
 
 
 def test_a_tokens_output_does_not_depend_on_the_rows_beside_it():
+    tokens = BATCH["tokens"]
     for experts in ({}, {"capacity_factor": 0.5}):
-        config = decoder(("attention/experts",), **experts)
-        apply = jax.jit(Decoder(config).apply)
-        params = jax.jit(Decoder(config).init)(jax.random.key(0), BATCH["tokens"])
-        whole = apply(params, BATCH["tokens"])
-        np.testing.assert_allclose(apply(params, BATCH["tokens"][2:3]), whole[2:3], atol=1e-5)
+        model = Decoder(decoder(("attention/experts",), **experts))
+        run = jax.jit(lambda p, m=model: (m.apply(p, tokens), m.apply(p, tokens[2:3])))
+        whole, alone = run(draw(model, tokens, size=0.3))
+        np.testing.assert_allclose(alone, whole[2:3], atol=1e-5)
 
 
 @pytest.mark.parametrize(

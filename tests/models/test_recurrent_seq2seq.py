@@ -15,9 +15,8 @@ from transformer_lab.models.recurrent_seq2seq import RecurrentSeq2SeqConfig, bui
 CONFIG = RecurrentSeq2SeqConfig(
     layers=1, width=8, encoder_layers=1, encoder_width=4, vocab_size=19, max_length=16
 )
-SOURCE = jax.random.randint(jax.random.key(1), (2, 6), 4, 19)
-MASK = jnp.arange(6) < jnp.array([[6], [4]])
-TARGET = jax.random.randint(jax.random.key(2), (2, 5), 4, 19)
+SOURCE, TARGET = (np.random.default_rng(1).integers(4, 19, (2, n)) for n in (6, 5))
+MASK = np.arange(6) < np.array([[6], [4]])
 CASES = [
     ("none", False), ("additive", False), ("additive", True), ("general", True),
     ("scaled_dot", False),
@@ -40,15 +39,26 @@ def make(attention, fed=False):
     return model, variables, run
 
 
+@functools.cache
+def whole(attention, fed=False):
+    """Logits and alignment of: the pairs, those with other padding, those whose first and those
+    whose third target token is another, as one batch; of the second pair alone."""
+    run, sources = make(attention, fed)[2], [SOURCE, np.where(MASK, SOURCE, 9), SOURCE, SOURCE]
+    targets = [TARGET, TARGET, *(np.where(np.arange(5) == n, 5, TARGET) for n in (0, 2))]
+    rows = [*map(np.concatenate, (sources, [MASK] * 4, targets))]
+    logits, weights = jax.device_get(run(*rows))
+    logits = np.split(logits, 4)
+    weights = None if weights is None else np.split(weights, 4)
+    return logits, weights, run(SOURCE[1:, :4], MASK[1:, :4], TARGET[1:])
+
+
 @every_case
 def test_38_a_sentence_alone_and_padded_gives_equal_states_attention_and_logits(attention, fed):
-    model, variables, run = make(attention, fed)
-    logits, weights = run(SOURCE, MASK, TARGET)
-    wild, _ = run(jnp.where(MASK, SOURCE, 9), MASK, TARGET)
-    alone, own = run(SOURCE[1:, :4], MASK[1:, :4], TARGET[1:])
+    (logits, wild, *_), weights, (alone, own) = whole(attention, fed)
     np.testing.assert_array_equal(logits, wild)
     np.testing.assert_allclose(logits[1], alone[0], atol=1e-5)
     if attention != "none":
+        weights = weights[0]
         np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_array_equal(weights[1, :, 4:], 0.0)
         np.testing.assert_allclose(weights[1, :, :4], own[0], atol=1e-5)
@@ -65,32 +75,32 @@ def test_38_what_the_decoder_starts_from_is_the_same_alone_and_padded():
 
 @every_case
 def test_cached_decoding_in_chunks_equals_the_full_forward(attention, fed):
-    model, variables, run = make(attention, fed)
+    model, variables, _ = make(attention, fed)
 
     @jax.jit
-    def in_chunks(target):
-        cache = model.apply(variables, SOURCE, MASK, 5, method="init_cache")
+    def in_chunks(source, mask, target):
+        cache = model.apply(variables, source, mask, 5, method="init_cache")
         found = []
         for chunk in (target[:, :1], target[:, 1:2], target[:, 2:]):
             out, cache = model.apply(variables, chunk, cache, method="step")
             found.append(out)
         return jnp.concatenate(found, axis=1)
 
-    np.testing.assert_allclose(in_chunks(TARGET), run(SOURCE, MASK, TARGET)[0], atol=1e-5)
+    np.testing.assert_allclose(
+        in_chunks(SOURCE, MASK, TARGET), whole(attention, fed)[0][0], atol=1e-5
+    )
 
 
 @every_case
 def test_28_a_target_token_changes_no_logit_before_it(attention, fed):
-    _, _, run = make(attention, fed)
-    a, b = (run(SOURCE, MASK, t)[0] for t in (TARGET, TARGET.at[:, 2].set(5)))
-    assert (a != b).any(axis=(0, 2)).tolist() == [False, False, True, True, True]
+    a, _, _, b = whole(attention, fed)[0]
+    assert (np.asarray(a) != b).any(axis=(0, 2)).tolist() == [False, False, True, True, True]
 
 
 def test_additive_attention_asks_with_the_state_before_and_luongs_with_the_one_after():
     """The first target token changes the first alignment only where the cell has read it."""
     for attention, fed in CASES[1:]:
-        _, _, run = make(attention, fed)
-        first, changed = (run(SOURCE, MASK, t)[1][:, 0] for t in (TARGET, TARGET.at[:, 0].set(5)))
+        first, _, changed, _ = (weights[:, 0] for weights in whole(attention, fed)[1])
         assert (first == changed).all() == (attention == "additive")
 
 
@@ -122,14 +132,16 @@ def test_dropout_needs_its_key_and_every_parameter_has_a_gradient():
         variables = jax.jit(model.init)(jax.random.key(0), SOURCE, MASK, TARGET)
 
         @jax.jit
-        def loss(p, model=model):
-            plain = model.apply(p, SOURCE, MASK, TARGET)
-            logits = model.apply(p, SOURCE, MASK, TARGET, jax.random.key(4))
-            return jnp.square(logits).sum(), logits - plain
+        def both(p, *rows, model=model):
+            def loss(p):
+                logits = model.apply(p, *rows, jax.random.key(4))
+                return jnp.square(logits).sum(), logits
 
-        gradient, difference = jax.grad(loss, has_aux=True)(variables)
-        assert all((g != 0).any() for g in jax.tree.leaves(gradient))
-        assert (difference != 0).any()
+            return *jax.grad(loss, has_aux=True)(p), model.apply(p, *rows)
+
+        gradient, logits, plain = both(variables, SOURCE, MASK, TARGET)
+        assert all(np.any(g) for g in jax.tree.leaves(jax.device_get(gradient)))
+        assert (np.asarray(logits) != plain).any()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Recurrent cells against one row written out in numpy, and what the scan does with time."""
 
-from functools import partial
 from itertools import product
 
 import jax
@@ -15,19 +14,20 @@ B, T, H = 3, 5, 4
 ELMANS = [Cell("elman", activation=name) for name in ("tanh", "relu", "sigmoid")]
 GRUS = [Cell("gru", reset=r, gate_keeps=k) for r, k in product(("before", "after"), (True, False))]
 CELLS = [*ELMANS, Cell("gated"), *GRUS, Cell("lstm"), Cell("lstm_peephole")]
-MASK = jnp.arange(T) < jnp.array([[5], [2], [4]])
+MASK = jnp.asarray(np.arange(T) < np.array([[5], [2], [4]]))
 
 
 def draw(cell, seed=0):
     """x [T, B, G], weights and a state."""
-    keys = jax.random.split(jax.random.key(seed), 6)
-    x = jax.random.normal(keys[0], (T, B, cell.blocks * H))
-    weights = {"kernel": 0.5 * jax.random.normal(keys[1], (H, cell.blocks * H))}
+    rng = np.random.default_rng(seed)
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    weights = {"kernel": normal(H, cell.blocks * H)}
     if cell.kind == "gru" and cell.reset == "after":
-        weights["bias"] = jax.random.normal(keys[2], (H,))
+        weights["bias"] = normal(H)
     if cell.kind == "lstm_peephole":
-        weights["peephole"] = jax.random.normal(keys[3], (3, H))
-    return x, weights, tuple(jax.random.normal(key, (B, H)) for key in keys[4 : 4 + cell.parts])
+        weights["peephole"] = normal(3, H)
+    state = tuple(normal(B, H) for _ in range(cell.parts))
+    return normal(T, B, cell.blocks * H), weights, state
 
 
 def reference(cell, x, weights, state):
@@ -55,15 +55,18 @@ def reference(cell, x, weights, state):
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_scan_is_the_formula_over_real_inputs_alone(cell):
-    x, weights, state = draw(cell)
-    wild = jnp.where(MASK.T[:, :, None], x, jnp.inf)  # padding that would show
-    for reverse in (False, True):
-        out, last = jax.jit(partial(scan, cell, reverse=reverse))(weights, wild, state, MASK)
+    x, weights, state = jax.device_get(draw(cell))
+    wild = np.where(MASK.T[:, :, None], x, np.inf)  # padding that would show
+
+    @jax.jit
+    def both(*inputs):
+        return [scan(cell, *inputs, MASK, reverse=reverse) for reverse in (False, True)]
+
+    for reverse, (out, last) in enumerate(jax.device_get(both(weights, wild, state))):
         for row, length in enumerate(MASK.sum(axis=1).tolist()):
-            now = tuple(np.asarray(part[row]) for part in state)
-            arrays = {k: np.asarray(v) for k, v in weights.items()}
+            now = tuple(part[row] for part in state)
             for t in range(length)[:: -1 if reverse else 1]:
-                now = reference(cell, np.asarray(x[t, row]), arrays, now)
+                now = reference(cell, x[t, row], weights, now)
                 np.testing.assert_allclose(out[t, row], now[0], atol=1e-5)
             for part, want in zip(last, now, strict=True):
                 np.testing.assert_allclose(part[row], want, atol=1e-5)
@@ -74,16 +77,19 @@ def test_a_scan_is_the_formula_over_real_inputs_alone(cell):
 def test_an_lstms_written_out_gradient_is_that_of_the_steps_program(mask, reverse):
     """Peepholes of zeros make the same function, whose gradient JAX derives."""
     x, weights, state = draw(Cell("lstm"))
-    keys = jax.random.split(jax.random.key(1))
-    pulls = jax.random.normal(keys[0], (T, B, H)), tuple(jax.random.normal(keys[1], (2, B, H)))
+    rng = np.random.default_rng(1)
+    pulls = np.float32(rng.normal(size=(T, B, H))), tuple(np.float32(rng.normal(size=(2, B, H))))
 
-    def pulled(cell, **more):
-        run = lambda *a: scan(cell, a[0] | more, *a[1:], mask, reverse=reverse)  # noqa: E731
-        found, pull = jax.vjp(run, weights, x, state)
-        return found, pull(pulls)
+    @jax.jit
+    def pulled(inputs):
+        found = []
+        for kind, more in (("lstm", {}), ("lstm_peephole", {"peephole": jnp.zeros((3, H))})):
+            run = lambda w, *a: scan(Cell(kind), w | more, *a, mask, reverse=reverse)  # noqa: E731, B023
+            out, pull = jax.vjp(run, *inputs)
+            found.append((out, pull(pulls)))
+        return found
 
-    ours = jax.jit(partial(pulled, Cell("lstm")))()
-    theirs = jax.jit(partial(pulled, Cell("lstm_peephole"), peephole=jnp.zeros((3, H))))()
+    ours, theirs = pulled((weights, x, state))
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -93,9 +99,13 @@ def test_a_fresh_step_starts_from_zeros(kind):
     cell = Cell(kind)
     x, weights, state = draw(cell)
     fresh = jnp.zeros((B, T), bool).at[1, 2].set(True)
-    out, _ = scan(cell, weights, x, state, fresh=fresh)
-    plain, _ = scan(cell, weights, x, state)
-    again, _ = scan(cell, weights, x[2:], zero_state(cell, B, H))
+
+    @jax.jit
+    def run(x):
+        calls = (x, state, fresh), (x, state, None), (x[2:], zero_state(cell, B, H), None)
+        return [scan(cell, weights, x, start, fresh=fresh)[0] for x, start, fresh in calls]
+
+    out, plain, again = map(np.asarray, run(x))
     np.testing.assert_allclose(out[2:, 1], again[:, 1], atol=1e-6)
     np.testing.assert_array_equal(out[:, [0, 2]], plain[:, [0, 2]])
 
@@ -108,13 +118,18 @@ def test_truncation_changes_no_value_and_stops_the_gradient_at_its_multiples(kin
     def last(x, truncate):
         return scan(cell, weights, x, state, truncate=truncate)[0][-1].sum()
 
-    assert last(x, 3) == last(x, 0)
-    moved = jnp.abs(jax.grad(last)(x, 3)).sum(axis=(1, 2)) > 0
+    @jax.jit
+    def run(x):
+        """Values and gradients; and of the steps that are left, as if the state were a constant."""
+        middle = scan(cell, weights, x[:3], state)[1]
+        alone = jax.grad(lambda x: scan(cell, weights, x, middle)[0][-1].sum())(x[3:])
+        return *jax.value_and_grad(last)(x, 3), last(x, 0), alone
+
+    cut, gradient, whole, alone = map(np.asarray, run(x))
+    assert cut == whole
+    moved = np.abs(gradient).sum(axis=(1, 2)) > 0
     assert moved.tolist() == [False, False, False, True, True]
-    # what is left is the gradient from the carried state on, as if that were a constant
-    middle = scan(cell, weights, x[:3], state)[1]
-    alone = jax.grad(lambda x: scan(cell, weights, x, middle)[0][-1].sum())(x[3:])
-    np.testing.assert_allclose(jax.grad(last)(x, 3)[3:], alone, atol=1e-6)
+    np.testing.assert_allclose(gradient[3:], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
@@ -126,8 +141,8 @@ def test_gradient_norms_of_a_linear_recurrence_are_powers_of_its_factor(factor):
         cell = Cell("elman", activation="relu")
         return jnp.swapaxes(scan(cell, weights, jnp.swapaxes(x, 0, 1), state)[0], 0, 1)
 
-    norms = gradient_norms(outputs, jnp.ones((B, T, H)))
-    np.testing.assert_allclose(norms / norms[-1], factor ** jnp.arange(T)[::-1], rtol=1e-5)
+    norms = np.asarray(jax.jit(lambda x: gradient_norms(outputs, x))(np.ones((B, T, H))))
+    np.testing.assert_allclose(norms / norms[-1], factor ** np.arange(T)[::-1], rtol=1e-5)
     assert abs(norms[-1] / H**0.5 - 1) < 0.2  # the Frobenius norm of the identity
 
 
