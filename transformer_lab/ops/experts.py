@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_lab.ops.layout import ROW_AXES, constrain, current_mesh
+from transformer_lab.ops.layout import ROW_AXES, constrain, current_mesh, split_of
 
 Hidden = Callable[[Float[Array, "... f"], Float[Array, "... f"] | None], Float[Array, "... f"]]
 
@@ -109,11 +109,9 @@ def by_places(
     weights = constrain(weights, "rows", None, None, None)
     taken = jnp.einsum("btec,btd->ebcd", (weights > 0).astype(x.dtype), x)
     taken = constrain(_exchanged(taken, 0, 1), *laid)
-    kernels = [_laid(kernel, x.dtype) for kernel in (up, gate, down)]
-    made = jnp.einsum("ebcd,edf->ebcf", taken, kernels[0])
-    gates = None if gate is None else jnp.einsum("ebcd,edf->ebcf", taken, kernels[1])
-    made = constrain(act(made, gates), "experts", "rows apart", None, "hidden")
-    out = _exchanged(constrain(jnp.einsum("ebcf,efd->ebcd", made, kernels[2]), *laid), 1, 0)
+    gates = None if gate is None else _products(taken, gate)
+    made = constrain(act(_products(taken, up), gates), "experts", "rows apart", None, "hidden")
+    out = _exchanged(constrain(_products(made, down), *laid), 1, 0)
     return constrain(
         jnp.einsum("ebcd,btec->btd", out, weights.astype(x.dtype)), "rows", "length", "width"
     )
@@ -141,8 +139,22 @@ def _exchanged(x, split, joined):
     return moved(x)
 
 
-def _laid(kernel, dtype):
-    return None if kernel is None else constrain(kernel.astype(dtype), "experts", None, None)
+@jax.custom_vjp
+def _products(x, kernel):
+    """x [E, B, C, in] times each expert's kernel [E, in, out], which is read in the type of x; its
+    gradient is summed, over the devices too, in its own type."""
+    kernel = constrain(kernel.astype(x.dtype), "experts", None, None)
+    return jnp.einsum("ebci,eio->ebco", x, kernel)
+
+
+def _products_backward(kept, back):
+    x, kernel = kept
+    read = constrain(kernel.astype(x.dtype), "experts", None, None)
+    sums = jnp.einsum("ebci,ebco->eio", x, back, preferred_element_type=kernel.dtype)
+    return jnp.einsum("ebco,eio->ebci", back, read), constrain(sums, "experts", None, None)
+
+
+_products.defvjp(lambda x, kernel: (_products(x, kernel), (x, kernel)), _products_backward)
 
 
 def sorted_by_expert(
@@ -157,24 +169,28 @@ def sorted_by_expert(
 
     No slot is empty and no token is dropped; the cost is K products a token. On a mesh each device
     sorts the tokens of its examples. Over the expert axis it gathers the examples of the devices
-    that hold the other experts, applies its own experts, and scatters the sums back.
+    that hold the other experts, applies its own experts, and scatters the sums back. Kernels are
+    gathered in the type of x, and their gradients are summed over devices in their own type.
     """
     mesh = current_mesh()
-    kernels = [None if k is None else k.astype(x.dtype) for k in (up, gate, down)]
-    serve = partial(_serve, act=act)
     if mesh is None:
-        return serve(x, *routes[:2], *kernels, axis=None)
+        return _serve(x, *routes[:2], up, gate, down, act=act, axis=None)
     rows = P(tuple(a for a in ROW_AXES if mesh.shape.get(a, 1) > 1) or None)
-    over = mesh.shape.get("expert", 1) > 1
-    whole = P("expert") if over else P()
-    specs = (rows, rows, rows, whole, None if gate is None else whole, whole)
-    local = partial(serve, axis="expert" if over else None)
+    wide = split_of(("experts", "parts", "hidden"), up.shape, mesh)
+    narrow = split_of(("experts", "hidden", "parts"), down.shape, mesh)
+    splits = wide, wide, narrow
+    local = partial(_serve, act=act, axis="expert" if wide[0] else None, splits=splits)
+    specs = (rows, rows, rows, wide, None if gate is None else wide, narrow)
     mapped = jax.shard_map(local, in_specs=specs, out_specs=rows, check_vma=False)
-    return mapped(x, *routes[:2], *kernels)
+    return mapped(x, *routes[:2], up, gate, down)
 
 
-def _serve(x, expert, weight, up, gate, down, *, act, axis):
+def _serve(x, expert, weight, *kernels, act, axis, splits=((), (), ())):
     """What this device's experts add to each token of the examples that it gathers."""
+    up, gate, down = (
+        None if kernel is None else _read(kernel, x.dtype, split[1:])
+        for kernel, split in zip(kernels, splits, strict=True)
+    )
     first = 0
     if axis is not None:
         gathered = partial(jax.lax.all_gather, axis_name=axis, axis=0, tiled=True)
@@ -197,6 +213,28 @@ def _serve(x, expert, weight, up, gate, down, *, act, axis):
     if axis is not None:
         out = jax.lax.psum_scatter(out, axis, scatter_dimension=0, tiled=True)
     return out
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _read(kernel, dtype, split):
+    """A device's part of kernels [E, in, out] in this type, brought together over the axes that
+    split the last two dimensions; its gradient is summed and scattered in the kernel's own type."""
+    kernel = kernel.astype(dtype)
+    for dimension, axes in enumerate(split, start=1):
+        if axes:
+            kernel = jax.lax.all_gather(kernel, axes, axis=dimension, tiled=True)
+    return kernel
+
+
+def _read_backward(dtype, split, kept, back):
+    back = back.astype(kept.dtype)
+    for dimension, axes in enumerate(split, start=1):
+        if axes:
+            back = jax.lax.psum_scatter(back, axes, scatter_dimension=dimension, tiled=True)
+    return (back,)
+
+
+_read.defvjp(lambda kernel, *rest: (_read(kernel, *rest), kernel[:0]), _read_backward)
 
 
 class Balance(NamedTuple):
