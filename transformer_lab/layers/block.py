@@ -10,12 +10,11 @@ from jaxtyping import Array, Float, Int, Key
 from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue
 from transformer_lab.layers.basic import FeedForward, norm
+from transformer_lab.layers.block_config import mixer_of
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.experts import Experts
-from transformer_lab.layers.linear_mixers import RWKV, Gated, Linear, Retention
 from transformer_lab.layers.mixing import Flow, ShiftedFeedForward
 from transformer_lab.layers.positions import Places
-from transformer_lab.layers.state_spaces import S4D, Mamba, Mamba2
 from transformer_lab.ops.dropout import drop_path, dropout
 from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.visibility import ALL, Visible
@@ -24,15 +23,6 @@ Bias = Float[Array, "#b #n #t s"]
 DropoutKey = Key[Array, ""]
 Cache = Any  # a layer's keys and values, or a mixer's state; or a dictionary of this and the
 # feed-forward's state
-MIXERS = {
-    "linear": Linear,
-    "retention": Retention,
-    "gated": Gated,
-    "s4d": S4D,
-    "mamba": Mamba,
-    "mamba2": Mamba2,
-    "rwkv": RWKV,
-}
 FORWARDS = {"dense": FeedForward, "experts": Experts, "shifted": ShiftedFeedForward}
 STREAM = ("rows", "length", "width")
 
@@ -54,7 +44,7 @@ class Block(nn.Module):
         cfg = self.config
         self.mixes = cfg.mixer.kind != "attention"
         if self.mixes:
-            self.mixer, self.mixer_norm = MIXERS[cfg.mixer.kind](cfg), norm(cfg)
+            self.mixer, self.mixer_norm = mixer_of(cfg.mixer.kind)(cfg), norm(cfg)
         else:
             self.attention, self.attention_norm = Attention(cfg), norm(cfg)
         if self.cross:

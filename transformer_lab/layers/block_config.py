@@ -1,14 +1,31 @@
 """Settings of mixers that replace attention, and of experts that replace the feed-forward."""
 
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from transformer_lab.errors import LabError, at_least, chosen, fractions
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.experts import capacity_of
 from transformer_lab.ops.scan import WAYS
 
-KINDS = ("attention", "linear", "retention", "gated", "s4d", "mamba", "mamba2", "rwkv")
+MIXERS = {  # what may stand in attention's place: the module of this room, and its class there
+    "linear": "linear_mixers.Linear",
+    "retention": "linear_mixers.Retention",
+    "gated": "linear_mixers.Gated",
+    "s4d": "state_spaces.S4D",
+    "mamba": "state_spaces.Mamba",
+    "mamba2": "state_spaces.Mamba2",
+    "rwkv": "linear_mixers.RWKV",
+}
+KINDS = ("attention", *MIXERS)
 MAPS = ("elu", "relu", "exponential", "taylor")
+
+
+def mixer_of(kind: str) -> Any:
+    """The class of a mixer that is not attention (see `layers.mixing.Mixer`)."""
+    module, name = MIXERS[kind].split(".")
+    return getattr(import_module(f"transformer_lab.layers.{module}"), name)
 
 
 @dataclass(frozen=True)

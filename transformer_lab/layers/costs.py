@@ -3,6 +3,7 @@
 from itertools import chain
 from typing import Any
 
+from transformer_lab.layers.block_config import mixer_of
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.ops.activations import GATED
 
@@ -24,24 +25,7 @@ def idle_parameters(config: Any) -> int:
 
 def state_numbers(config: StackConfig) -> int:
     """How many numbers a mixer's state has, which goes from token to token; 0 for attention."""
-    mixer, heads = config.mixer, config.heads
-    value = mixer.value_dim or config.head_dim
-    keys = {
-        "elu": config.head_dim,
-        "relu": config.head_dim,
-        "exponential": config.head_dim,
-        "taylor": 1 + config.head_dim + config.head_dim**2,
-    }[mixer.feature_map]
-    return {
-        "attention": 0,
-        "linear": heads * keys * (value + 1),
-        "retention": heads * config.head_dim * value,
-        "gated": heads * config.head_dim * value,
-        "s4d": config.width * mixer.state,
-        "mamba": mixer.inner_width * mixer.state,
-        "mamba2": mixer.inner_width * mixer.state,
-        "rwkv": 2 * mixer.inner_width,
-    }[mixer.kind]
+    return 0 if attends(config) else mixer_of(config.mixer.kind).numbers(config)
 
 
 def recurrence_flops(config: StackConfig) -> int:
@@ -56,24 +40,9 @@ def attends(config: StackConfig) -> bool:
 
 
 def _mixer(config: StackConfig) -> int:
-    width, mixer = config.width, config.mixer
-    queries, values = (
-        config.heads * config.head_dim,
-        config.heads * (mixer.value_dim or config.head_dim),
-    )
-    keys, inner = config.key_value_heads * config.head_dim, mixer.inner_width
-    select, groups = mixer.step_rank + 2 * mixer.state, 2 * mixer.state_groups * mixer.state
-    gated = width * (2 * queries + 3 * values)
-    return {
-        "attention": 2 * width * (queries + keys),
-        "linear": width * (2 * queries + 2 * values),
-        "retention": gated,
-        "gated": gated + mixer.gate_rank * (width + queries),
-        "s4d": 2 * width * width,
-        "mamba": 3 * width * inner + inner * (select + mixer.step_rank),
-        "mamba2": width * (3 * inner + groups + mixer.state_heads),
-        "rwkv": 4 * width * inner,
-    }[mixer.kind]
+    if not attends(config):
+        return mixer_of(config.mixer.kind).weights(config)
+    return 2 * config.width * (config.heads + config.key_value_heads) * config.head_dim
 
 
 def _feed_forward(config: StackConfig) -> int:

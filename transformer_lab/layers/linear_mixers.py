@@ -22,6 +22,18 @@ class Linear(Mixer):
     of the exponential of the product (Arora 2024, section 4), whose keys have 1 + H + H^2 entries.
     """
 
+    SETTINGS, HEADED = ("feature_map", "value_dim"), True
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        return 2 * cfg.width * cfg.heads * (cfg.head_dim + _value_dim(cfg))
+
+    @classmethod
+    def numbers(cls, cfg: Any) -> int:
+        h = cfg.head_dim
+        keys = 1 + h + h**2 if cfg.mixer.feature_map == "taylor" else h
+        return cfg.heads * keys * (_value_dim(cfg) + 1)
+
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
         cfg, (b, t, _) = self.config, x.shape
@@ -58,24 +70,67 @@ def _value_dim(cfg: Any) -> int:
     return cfg.mixer.value_dim or cfg.head_dim
 
 
-class Retention(Mixer):
-    """Multi-scale retention (Sun 2023, eq. 5-8): heads with fixed decays 1 - 2^-(5 + head).
+class GatedHeads(Mixer):
+    """Heads of a decayed linear attention; each head's output is normalised by itself, and a swish
+    gate of the input multiplies it."""
 
-    Queries and keys are rotated by their positions; each head's output is normalised by itself, and
-    a swish gate of the input multiplies it.
-    """
+    SETTINGS, HEADED = ("value_dim", "norm_epsilon"), True
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        return cfg.width * cfg.heads * (2 * cfg.head_dim + 3 * _value_dim(cfg))
+
+    @classmethod
+    def numbers(cls, cfg: Any) -> int:
+        return cfg.heads * cfg.head_dim * _value_dim(cfg)
+
+    def heads(self, x, flow, state, log_decay, turn):
+        """The output and the state; with `turn` queries and keys are rotated by their positions."""
+        cfg, (b, t, _) = self.config, x.shape
+        n, h, p = cfg.heads, cfg.head_dim, _value_dim(cfg)
+        query, key = (
+            self.project(n * h, name, name)(x).reshape(b, t, n, h).astype(jnp.float32)
+            for name in ("query", "key")
+        )
+        value = self.project(n * p, "value", "value")(x).reshape(b, t, n, p).astype(jnp.float32)
+        if turn:
+            positions = jnp.arange(t) if flow.positions is None else flow.positions
+            angles = rope_frequencies(h, cfg.rope_base)
+            query, key = (
+                jnp.swapaxes(rotate(jnp.swapaxes(y, 1, 2), positions, angles), 1, 2)
+                for y in (query, key)
+            )
+        chunk = 16 if log_decay.shape[-1] > 1 else 0
+        out, state = self.scan(query * h**-0.5, key, value, log_decay, state, flow, chunk=chunk)
+        out = nn.RMSNorm(epsilon=cfg.mixer.norm_epsilon, name="head_norm")(out)
+        gate = jax.nn.silu(self.project(n * p, "gate", "gate")(x))
+        out = out.reshape(b, t, n * p).astype(x.dtype) * gate
+        return self.project(cfg.width, "out", "out")(out), state
+
+
+class Retention(GatedHeads):
+    """Multi-scale retention (Sun 2023, eq. 5-8): heads with fixed decays 1 - 2^-(5 + head)."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
         decay = jnp.log1p(-(2.0 ** -(5.0 + jnp.arange(self.config.heads))))
-        return _gated_heads(
-            self, x, flow, state, jnp.tile(decay[:, None], (1, x.shape[1], 1, 1)), turn=True
-        )
+        decay = jnp.tile(decay[:, None], (1, x.shape[1], 1, 1))
+        return self.heads(x, flow, state, decay, turn=True)
 
 
-class Gated(Mixer):
-    """Gated linear attention (Yang 2023, eq. 3 and section 4.4). Each entry of the keys decays by
-    its own factor, sigmoid(x W_1 W_2 + b)^(1/16), computed from the input."""
+class Gated(GatedHeads):
+    """Gated linear attention (Yang 2023, eq. 3 and section 4.4).
+
+    Each entry of the keys decays by its own factor, sigmoid(x W_1 W_2 + b)^(1/16), computed from
+    the input.
+    """
+
+    SETTINGS = (*GatedHeads.SETTINGS, "gate_rank")
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        decays = cfg.mixer.gate_rank * (cfg.width + cfg.heads * cfg.head_dim)
+        return super().weights(cfg) + decays
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
@@ -84,30 +139,7 @@ class Gated(Mixer):
         decay = self.project(cfg.heads * cfg.head_dim, "decay_out", bias=True)(inner)
         decay = jax.nn.log_sigmoid(decay.astype(jnp.float32)) / 16
         decay = decay.reshape(b, t, cfg.heads, cfg.head_dim)
-        return _gated_heads(self, x, flow, state, decay, turn=False)
-
-
-def _gated_heads(self, x, flow, state, log_decay, turn):
-    """Heads of a decayed linear attention, each normalised by itself, and a gate on all of them."""
-    cfg, (b, t, _) = self.config, x.shape
-    n, h, p = cfg.heads, cfg.head_dim, _value_dim(cfg)
-    query, key = (
-        self.project(n * h, name, name)(x).reshape(b, t, n, h).astype(jnp.float32)
-        for name in ("query", "key")
-    )
-    value = self.project(n * p, "value", "value")(x).reshape(b, t, n, p).astype(jnp.float32)
-    if turn:
-        positions = jnp.arange(t) if flow.positions is None else flow.positions
-        angles = rope_frequencies(h, cfg.rope_base)
-        query, key = (
-            jnp.swapaxes(rotate(jnp.swapaxes(y, 1, 2), positions, angles), 1, 2)
-            for y in (query, key)
-        )
-    chunk = 16 if log_decay.shape[-1] > 1 else 0
-    out, state = self.scan(query * h**-0.5, key, value, log_decay, state, flow, chunk=chunk)
-    out = nn.RMSNorm(epsilon=cfg.mixer.norm_epsilon, name="head_norm")(out).reshape(b, t, n * p)
-    gate = jax.nn.silu(self.project(n * p, "gate", "gate")(x))
-    return self.project(cfg.width, "out", "out")(out.astype(x.dtype) * gate), state
+        return self.heads(x, flow, state, decay, turn=False)
 
 
 class RWKV(Mixer):
@@ -117,6 +149,16 @@ class RWKV(Mixer):
     w) for i < t and e^(u + k_t) for the present one. Decay w and bonus u are learned. Sums are
     divided by their largest exponent, so that none overflows.
     """
+
+    SETTINGS = ("inner_width",)
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        return 4 * cfg.width * cfg.mixer.inner_width
+
+    @classmethod
+    def numbers(cls, cfg: Any) -> int:
+        return 2 * cfg.mixer.inner_width
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):

@@ -49,9 +49,26 @@ NOTHING = Flow()  # all positions are real and belong to one document
 
 
 class Mixer(nn.Module):
-    """The base class of mixers: a stack's config, and the recurrence in the configured way."""
+    """The base class of mixers: a stack's config, and the recurrence in the configured way.
+
+    Each kind says beside its computation what it costs, by a stack's config alone, and which
+    settings its outputs depend on.
+    """
 
     config: Any  # a StackConfig
+
+    SETTINGS = ()  # the names of those settings of `MixerConfig`
+    HEADED = False  # whether the stack's heads and their width are among its sizes
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        """Entries of the matrices that multiply one token's vector."""
+        raise NotImplementedError
+
+    @classmethod
+    def numbers(cls, cfg: Any) -> int:
+        """Numbers of the state that is carried from token to token, in decoding as float32."""
+        raise NotImplementedError
 
     def scan(self, query, key, value, log_decay, state, flow, auto="chunks", chunk=0, poles=None):
         """The recurrence of `ops.scan`, computed in the way `auto` where the config leaves it open.

@@ -22,6 +22,16 @@ class S4D(Mixer):
     state / 2 complex ones with their conjugates.
     """
 
+    SETTINGS = ("state",)
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        return 2 * cfg.width * cfg.width
+
+    @classmethod
+    def numbers(cls, cfg: Any) -> int:
+        return cfg.width * cfg.mixer.state
+
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
         cfg, (b, t, d) = self.config, x.shape
@@ -66,11 +76,37 @@ def _step_bias(mixer: MixerConfig):
     return init
 
 
-class Mamba(Mixer):
-    """A selective state space (Gu 2023, algorithm 2, figure 3): step, input and output by token.
+class Selective(Mixer):
+    """What Mamba and Mamba-2 share: a causal convolution of each channel, and a state that is the
+    convolution's last inputs and a matrix [channels, state], in Mamba-2 one of each head."""
 
-    Its state is the last inputs of the convolution, and [channels, state] numbers.
-    """
+    SETTINGS = ("inner_width", "state", "convolution", "activation", "bias", "convolution_bias")
+
+    @classmethod
+    def numbers(cls, cfg: Any) -> int:
+        return cfg.mixer.inner_width * cfg.mixer.state
+
+    def convolved(self, x, before, flow):
+        """The convolution with its activation, and the inputs that the next call needs."""
+        mixer, shape = self.config.mixer, (self.config.mixer.convolution, x.shape[-1])
+        init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), 1)
+        kernel = self.param("convolution_kernel", init, shape)
+        x = flow.hide(x).astype(jnp.float32)
+        out, before = convolve(x, kernel, before, flow.fresh)
+        if mixer.convolution_bias:
+            out = out + self.param("convolution_bias", nn.initializers.zeros, shape[1:])
+        return flow.hide(ACTIVATIONS[mixer.activation](out)), before
+
+
+class Mamba(Selective):
+    """A selective state space (Gu 2023, algorithm 2, figure 3): step, input and output by token."""
+
+    SETTINGS = (*Selective.SETTINGS, "step_rank", "inner_norms")
+
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        own = cfg.mixer
+        return own.inner_width * (3 * cfg.width + 2 * own.step_rank + 2 * own.state)
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
@@ -79,8 +115,7 @@ class Mamba(Mixer):
         d, n, rank = mixer.inner_width, mixer.state, mixer.step_rank
         before, matrix = (None, None) if state is None else state
         inner, gate = jnp.split(self.project(2 * d, "in", "up", mixer.bias)(x), 2, axis=-1)
-        inner, before = _convolved(self, flow.hide(inner), before, flow)
-        inner = flow.hide(inner)
+        inner, before = self.convolved(inner, before, flow)
         sizes = self.project(rank + 2 * n, "select")(inner).astype(jnp.float32)
         step, write, read = jnp.split(sizes, [rank, rank + n], axis=-1)
         if mixer.inner_norms:
@@ -108,20 +143,19 @@ def _numbers(shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.float32), shape)
 
 
-def _convolved(self, x, before, flow):
-    """Each channel's causal convolution and activation, and the inputs that the next call needs."""
-    width = self.config.mixer.convolution
-    init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", 0, (), 1)
-    kernel = self.param("convolution_kernel", init, (width, x.shape[-1]))
-    out, before = convolve(x.astype(jnp.float32), kernel, before, flow.fresh)
-    if self.config.mixer.convolution_bias:
-        out = out + self.param("convolution_bias", nn.initializers.zeros, (x.shape[-1],))
-    return ACTIVATIONS[self.config.mixer.activation](out), before
+class Mamba2(Selective):
+    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each."""
 
+    SETTINGS = (
+        *Selective.SETTINGS, "state_heads", "state_groups", "norm_epsilon", "step_low", "step_high",
+    )  # fmt: skip
 
-class Mamba2(Mixer):
-    """State space duality (Dao 2024, section 7.1, figure 6): heads with one decay each. Its state
-    is the last inputs of the convolution, and a matrix [state, channels] for each head."""
+    @classmethod
+    def weights(cls, cfg: Any) -> int:
+        own = cfg.mixer
+        return cfg.width * (
+            3 * own.inner_width + 2 * own.state_groups * own.state + own.state_heads
+        )
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"], flow: Flow = NOTHING, state: Any = None):
@@ -131,8 +165,7 @@ class Mamba2(Mixer):
         before, matrix = (None, None) if state is None else state
         whole = self.project(2 * d + 2 * g * n + h, "in", "up", mixer.bias)(x)
         gate, inner, step = jnp.split(whole, [d, 2 * d + 2 * g * n], axis=-1)
-        inner, before = _convolved(self, flow.hide(inner), before, flow)
-        inner = flow.hide(inner)
+        inner, before = self.convolved(inner, before, flow)
         value, write, read = jnp.split(inner, [d, d + g * n], axis=-1)
         key, query = (y.reshape(b, t, g, n) for y in (write, read))
         if g > 1:

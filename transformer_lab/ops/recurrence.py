@@ -148,8 +148,6 @@ def scan(
     from a step whose number is a multiple of `truncate` to the one before (Williams 1990). Raises:
     LabError if `truncate` is set for a reversed scan.
     """
-    if truncate and reverse:
-        raise LabError("model.truncate is for one direction: unset model.bidirectional")
     flags = [None if m is None else m.T[:, :, None] for m in (mask, fresh)]
     if cell.kind == "lstm" and fresh is None and not truncate:
         return _lstm_scan(weights["kernel"], x, state, flags[0], reverse)

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict
 
 from transformer_lab import models
 from transformer_lab.errors import LabError
-from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig
+from transformer_lab.layers.block_config import ExpertsConfig, MixerConfig, mixer_of
 from transformer_lab.layers.config import RELATIVE, StackConfig
 from transformer_lab.models.encoder_decoder import EncoderDecoderConfig
 from transformer_lab.pretrained.generation import GENERATION_KEYS, NO_TOKEN
@@ -51,23 +51,7 @@ IMMATERIAL = words("""
     attention_dropout attention_implementation depth_scaled_init drop_path dropout dtype dyt_alpha
     feed_forward_dropout head_dropout init_std kernel_init remat scan_layers vocab_multiple
 """)
-# Of the settings of a mixer and of experts, those that numbers in evaluation depend on, by kind.
-MIXERS = {
-    "attention": (),
-    "linear": ("feature_map", "value_dim"),
-    "retention": ("value_dim", "norm_epsilon"),
-    "gated": ("value_dim", "gate_rank", "norm_epsilon"),
-    "s4d": ("state",),
-    "mamba": words("""
-        inner_width state convolution activation step_rank inner_norms bias convolution_bias
-    """),
-    "mamba2": words("""
-        inner_width state convolution activation state_heads state_groups bias convolution_bias
-        norm_epsilon step_low step_high
-    """),
-    "rwkv": ("inner_width",),
-}
-HEADED = {"attention", "linear", "retention", "gated"}  # mixers of heads
+# Of the settings of experts, those that numbers in evaluation depend on.
 EXPERTS = words("count width top_k routing renormalize shared capacity_factor capacity router_bias")
 BOTH = ("encoder_decoder", "whisper")  # kinds of models that have an encoder and a decoder
 LABELLED = ("classes", "tokens")  # heads whose outputs have names
@@ -271,13 +255,14 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
     else:
         drop.add("feed_forward")
     mixers, forwards = {one.mixer.kind for one in every}, {one.feed_forward for one in every}
-    for kind in mixers:
-        values["mixer"] |= {name: getattr(config.mixer, name) for name in MIXERS[kind]}
+    others = [mixer_of(kind) for kind in mixers - {"attention"}]
+    for name in (name for mixer in others for name in mixer.SETTINGS):
+        values["mixer"][name] = getattr(config.mixer, name)
     if "mamba" in mixers and config.mixer.inner_norms:
         values["mixer"]["norm_epsilon"] = config.mixer.norm_epsilon
     if "attention" not in mixers:
         drop |= {"attention_bias", "qkv_bias", "key_bias", "scale_attention", "window"}
-    if not mixers & HEADED:
+    if "attention" not in mixers and not any(mixer.HEADED for mixer in others):
         drop |= {"heads", "kv_heads", "head_dim"}
     shared = "experts" in forwards and config.experts.shared
     if "experts" in forwards:
