@@ -179,51 +179,44 @@ def test_banned_tokens_never_come_and_the_others_keep_their_probability(search, 
         np.testing.assert_allclose(found.log_probs[row, 0], toy.log_prob(row, ids), 1e-5, 1e-6)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_n_tokens_come_twice_and_the_best_of_the_others_is_found(n):
-    """Brute force over all sequences without a repetition; greedy takes the likeliest that is."""
-    toy, longest = Toy(seed=6, rows=8, vocab=3, eos_bias=-3.0), 5
-    config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, no_repeat_ngram=n)
+def repeats(n, ids):
+    """Whether some n tokens come twice."""
+    grams = [ids[i : i + n] for i in range(len(ids) - n + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def ends_early(least, ids):
+    return EOS in ids[:least]
+
+
+@pytest.mark.parametrize(
+    ("setting", "number", "forbidden"),
+    [
+        *(("no_repeat_ngram", n, repeats) for n in (1, 2, 3)),
+        *(("min_new_tokens", least, ends_early) for least in (0, 2, 4, 9)),
+    ],
+)
+def test_under_a_rule_the_best_of_what_it_allows_is_found(setting, number, forbidden):
+    """Brute force over all sequences: those that repeat no n tokens, those that are long enough, of
+    which those at the limit need no end token. Greedy takes the likeliest token that is allowed."""
+    seed, bias = {"no_repeat_ngram": (6, -3.0), "min_new_tokens": (7, 1.0)}[setting]
+    toy, longest = Toy(seed=seed, rows=8, vocab=3, eos_bias=bias), 5
+    config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, **{setting: number})
     found, fast = (toy.run(search, config, longest) for search in (Beams, Single))
-
-    def repeats(ids):
-        grams = [ids[i : i + n] for i in range(len(ids) - n + 1)]
-        return len(set(grams)) < len(grams)
-
     changed = 0
     for row in range(toy.rows):
         scored = brute_force(toy, row, config, longest)
-        changed += repeats(scored[0][1])
-        wanted = [(score, ids) for score, ids in scored if not repeats(ids)]
+        changed += forbidden(number, scored[0][1])
+        wanted = [(score, ids) for score, ids in scored if not forbidden(number, ids)]
         for place, (score, ids) in enumerate(wanted[:2]):
             assert found.tokens[row, place].tolist() == padded(ids, longest)
             np.testing.assert_allclose(found.scores[row, place], score, 1e-5, 1e-6)
         ids = ()
         while EOS not in ids and len(ids) < longest:
-            order = np.argsort(-toy.log_probs(row, ids))
-            ids += (int(next(token for token in order if not repeats((*ids, int(token))))),)
+            order = np.argsort(-toy.log_probs(row, ids)).tolist()
+            ids += (next(token for token in order if not forbidden(number, (*ids, token))),)
         assert fast.tokens[row, 0].tolist() == padded(ids, longest)
-    assert changed, "without the rule some row's best repeats itself"
-
-
-@pytest.mark.parametrize("least", [0, 2, 4, 9])
-def test_no_output_ends_too_early_and_the_best_of_the_others_is_found(least):
-    """Brute force over all sequences that are long enough; those at the limit need no end token."""
-    toy, longest = Toy(seed=7, rows=8, vocab=3, eos_bias=1.0), 5
-    config = DecodeConfig(beam_size=63, n_best=2, alpha=0.5, min_new_tokens=least)
-    found, fast = (toy.run(search, config, longest) for search in (Beams, Single))
-    for row in range(toy.rows):
-        scored = brute_force(toy, row, config, longest)
-        wanted = [(s, ids) for s, ids in scored if EOS not in ids[:least]]
-        for place, (score, ids) in enumerate(wanted[:2]):
-            assert found.tokens[row, place].tolist() == padded(ids, longest)
-            np.testing.assert_allclose(found.scores[row, place], score, 1e-5, 1e-6)
-        ids = ()
-        while EOS not in ids and len(ids) < longest:
-            order = np.argsort(-toy.log_probs(row, ids))
-            ids += (int(next(t for t in order if t != EOS or len(ids) >= least)),)
-        assert fast.tokens[row, 0].tolist() == padded(ids, longest)
-    assert least or (np.asarray(found.lengths[:, 0]) < 4).any()
+    assert bool(changed) == bool(number), "without the rule some row's best breaks it"
 
 
 @pytest.mark.parametrize(("search", "width"), [(Single, 1), (Beams, 2)])

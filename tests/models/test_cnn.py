@@ -19,7 +19,7 @@ TINY = CNNConfig(
     stages=(1, 1), width=4, stem="small", image_size=(6, 6), channels=1, classes=3, momentum=0.0
 )
 KEY = jax.random.key(5)
-IMAGES = 3 * jax.random.normal(jax.random.key(1), (4, 6, 6, 1)) + 1
+IMAGES = jnp.asarray(3 * np.random.default_rng(1).normal(size=(4, 6, 6, 1)) + 1, jnp.float32)
 MODEL = build(TINY)
 PARAMS = jax.jit(MODEL.init)(jax.random.key(0), *example_inputs())["params"]
 train = jax.jit(
@@ -54,9 +54,9 @@ def test_evaluation_with_the_batchs_own_statistics_is_training():
 
 
 def test_padding_rows_enter_no_statistic():
-    alone, told = train(PARAMS, IMAGES[:3], jnp.ones(3, bool))
-    padded = jnp.concatenate([IMAGES[:3], jnp.full((2, 6, 6, 1), 100.0)])
-    found, same = train(PARAMS, padded, jnp.array([1, 1, 1, 0, 0], bool))
+    alone, told = train(PARAMS, IMAGES[:3], np.ones(3, bool))
+    padded = np.concatenate([IMAGES[:3], np.full((2, 6, 6, 1), 100.0, np.float32)])
+    found, same = train(PARAMS, padded, np.array([1, 1, 1, 0, 0], bool))
     np.testing.assert_allclose(found["logits"][:3], alone["logits"], atol=1e-5)
     compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # noqa: E731
     jax.tree.map(compare, same["statistics"], told["statistics"])
@@ -87,8 +87,8 @@ def halved(x):
 def test_clips_net_averages_where_others_step():
     """Radford 2021, section 2.4: three convolutions first, and 2 x 2 averages before each step."""
     model, relu = build(CLIP), lambda x: np.maximum(x, 0)
-    params = jax.jit(model.init)(jax.random.key(0), *example_inputs())["params"]
-    images = np.asarray(jax.random.normal(jax.random.key(1), (2, 16, 24, 1)))
+    params = jax.device_get(jax.jit(model.init)(jax.random.key(0), *example_inputs())["params"])
+    images = np.float32(np.random.default_rng(1).normal(size=(2, 16, 24, 1)))
     x = relu(convolved(params, "stem_0", images, 2))
     x = halved(relu(convolved(params, "stem_2", relu(convolved(params, "stem_1", x)))))
     for layer, average in (("layer_0", lambda x: x), ("layer_1", halved)):
@@ -97,9 +97,9 @@ def test_clips_net_averages_where_others_step():
         h = convolved(block, "part_2", average(h))
         x = relu(h + convolved(block, "shortcut", average(x)))
     assert x.shape == (2, 2, 3, 32)
-    states = jnp.asarray(x.reshape(2, 6, 32))
-    pool = MeanQueryPool(CLIP.pool).apply({"params": params["pool"]}, states)
-    found = model.apply({"params": params}, jnp.asarray(images))["features"]
+    states = np.float32(x.reshape(2, 6, 32))
+    pool = jax.jit(MeanQueryPool(CLIP.pool).apply)({"params": params["pool"]}, states)
+    found = jax.jit(model.apply)({"params": params}, images)["features"]
     assert found.shape == (2, 6) and params["pool"]["positions"].shape == (7, 32)
     np.testing.assert_allclose(found, pool, rtol=1e-4, atol=1e-4)
 

@@ -1,13 +1,14 @@
 """The decoder-only models: causality, cache, prefix, packing and padding, of every kind."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.errors import LabError
 from transformer_lab.layers.config import CHOICES, RELATIVE
 from transformer_lab.layers.stack import Stack
@@ -23,7 +24,8 @@ CONFIG = DecoderConfig(
 )  # fmt: skip
 FIRST = np.array([5, 17, 9, 20, 11, 6])
 # A row for each token that is changed: every test has one shape, for operations compile slowly.
-TOKENS = jnp.asarray([FIRST, *np.where(np.eye(6, dtype=bool), (FIRST + 7) % 23, FIRST)])
+TOKENS = np.array([FIRST, *np.where(np.eye(6, dtype=bool), (FIRST + 7) % 23, FIRST)])
+SAME = jnp.asarray(TOKENS)
 WINDOW = 3  # half of the six tokens: its attention goes block by block
 KINDS = {
     **{kind: {"positions": kind} for kind in CHOICES["positions"]},
@@ -36,24 +38,18 @@ KINDS = {
 }
 
 
-def draw(model, inputs=TOKENS):
-    """Random parameters, large enough that all that a logit depends on moves it."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape) / 2, jnp.float32), shapes)
-
-
 @cache
 def make(kind):
     """Model, parameters, and the logits of TOKENS in one pass."""
     model = build(replace(CONFIG, **KINDS[kind]))
-    params = draw(model)
-    return model, params, np.asarray(model.apply(params, TOKENS))
+    params = draw(model, TOKENS)
+    return model, params, np.asarray(jax.jit(model.apply)(params, TOKENS))
 
 
 def moved(out):
     """[T, S]: whether the other token at s moves the output at t."""
-    return np.asarray(jnp.abs(out[1:] - out[:1]).max(axis=-1).T > 1e-6)
+    out = np.asarray(out)
+    return np.abs(out[1:] - out[:1]).max(axis=-1).T > 1e-6
 
 
 def reach(config, t):
@@ -63,27 +59,31 @@ def reach(config, t):
     return (distance >= 0) & (distance <= furthest)
 
 
+def stepped(model, params, state, tokens, chunks):
+    """The logits of tokens by steps of so many over a cache, as a list; the cache."""
+    step, logits = jax.jit(partial(model.apply, method="step")), []
+    for part in np.split(tokens, np.cumsum(chunks)[:-1], axis=1):
+        out, state = step(params, part, state)
+        logits.append(out)
+    return logits, state
+
+
 def cached(model, params, chunks):
     """Logits of TOKENS by steps of so many tokens over an empty cache; the cache."""
-    state, logits = model.apply(params, 7, 8, method="init_cache"), []
-    for part in jnp.split(TOKENS, np.cumsum(chunks)[:-1], axis=1):
-        out, state = model.apply(params, part, state, method="step")
-        logits.append(out)
-    return jnp.concatenate(logits, axis=1), state
+    empty = jax.jit(lambda params: model.apply(params, 7, 8, method="init_cache"))
+    logits, state = stepped(model, params, empty(params), TOKENS, chunks)
+    return np.concatenate(logits, axis=1), state
 
 
 def continued(model, params, pads):
     """Logits of TOKENS by a prefill of 6 places, `pads` of them padding, and 2 steps; the cache."""
     places = np.arange(8) - pads[:, None]
-    rows = jnp.asarray(np.take_along_axis(np.asarray(TOKENS), places.clip(0, 5), axis=1))
-    segments = jnp.asarray(places[:, :6] >= 0, jnp.int32)
-    out, state = model.apply(params, rows[:, :6], segments, 8, method="prefill")
-    logits = [out]
-    for at in (6, 7):
-        out, state = model.apply(params, rows[:, at : at + 1], state, method="step")
-        logits.append(out)
+    rows = np.take_along_axis(TOKENS, places.clip(0, 5), axis=1)
+    prefill = jax.jit(partial(model.apply, length=8, method="prefill"))
+    first, state = prefill(params, rows[:, :6], np.int32(places[:, :6] >= 0))
+    rest, state = stepped(model, params, state, rows[:, 6:], (1, 1))
     found = (pads[:, None] + np.arange(6))[..., None]
-    return np.take_along_axis(np.concatenate(logits, axis=1), found, axis=1), state
+    return np.take_along_axis(np.concatenate([first, *rest], axis=1), found, axis=1), state
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,8 +94,8 @@ def test_a_token_changes_no_logit_before_it_and_all_after_it(kind):
 
 def test_without_its_causal_mask_a_pass_sees_what_comes_and_a_cached_step_cannot():
     model = build(replace(CONFIG, positions="rope", causal=False))
-    params = draw(model)
-    full = model.apply(params, TOKENS)
+    params = draw(model, TOKENS)
+    full = jax.jit(model.apply)(params, TOKENS)
     assert moved(full).all()
     steps, _ = cached(model, params, [1] * 6)
     np.testing.assert_array_equal(moved(steps), reach(model.config, 6))
@@ -106,7 +106,7 @@ def test_no_logit_has_a_gradient_to_a_later_token():
     model, params, _ = make("rope")
 
     def logits(noise):
-        run = lambda m: m.logits(m.decoder(m.embedding(TOKENS[:1]) + noise))[0]  # noqa: E731
+        run = lambda m: m.logits(m.decoder(m.embedding(SAME[:1]) + noise))[0]  # noqa: E731
         return model.apply(params, method=run)
 
     jacobian = jnp.abs(jax.jit(jax.jacrev(logits))(jnp.zeros((6, 12)))).sum(axis=(1, 3))
@@ -115,16 +115,16 @@ def test_no_logit_has_a_gradient_to_a_later_token():
 
 @pytest.mark.parametrize("kind", ["none", *RELATIVE])
 def test_a_token_changes_both_sides_of_an_encoder(kind):
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(23, 12)), jnp.float32)[TOKENS]
+    x = np.float32(np.random.default_rng(1).normal(size=(23, 12)))[TOKENS]
     stack = Stack(replace(CONFIG, positions=kind), 1)
-    assert moved(stack.apply(draw(stack, x), x)).all()
+    assert moved(jax.jit(stack.apply)(draw(stack, x), x)).all()
 
 
 @pytest.mark.parametrize("positions", ["learned", "rope", "t5", "transformer_xl"])
 def test_a_prefix_sees_both_ways_and_what_follows_is_causal(positions):
     model = build(replace(CONFIG, positions=positions, mask="prefix"))
-    params, prefix = draw(model), np.arange(6) < 4
-    full = model.apply(params, TOKENS, None, None, jnp.tile(prefix, (7, 1)))
+    params, prefix = draw(model, TOKENS), np.arange(6) < 4
+    full = jax.jit(model.apply)(params, TOKENS, None, None, np.tile(prefix, (7, 1)))
     np.testing.assert_array_equal(moved(full), np.tril(np.ones((6, 6))) + prefix > 0)
     # A prompt is a prefix, and what is generated after it is not.
     logits, _ = continued(model, params, np.full(7, 2))
@@ -134,7 +134,8 @@ def test_a_prefix_sees_both_ways_and_what_follows_is_causal(positions):
 def test_a_prefix_is_seen_by_its_own_document_alone():
     model, params, _ = make("rope")
     segments, prefix = np.array([1, 1, 2, 2, 2, 0]), np.array([1, 0, 1, 1, 0, 0], bool)
-    out = model.apply(params, TOKENS, None, *(jnp.tile(x, (7, 1)) for x in (segments, prefix)))
+    rows = (np.tile(x, (7, 1)) for x in (segments, prefix))
+    out = jax.jit(model.apply)(params, TOKENS, None, *rows)
     want = (np.tril(np.ones((6, 6))) + prefix) * (segments[:, None] == segments) > 0
     np.testing.assert_array_equal(moved(out)[:5, :5], want[:5, :5])
 
@@ -166,9 +167,8 @@ def test_prefill_with_padding_on_the_left_and_then_steps_equal_the_full_forward(
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_documents_have_the_logits_of_each_alone(kind):
     model, params, full = make(kind)
-    rows = jnp.concatenate([TOKENS[::-1, :2], TOKENS[:, :3], TOKENS[:, :1]], axis=1)
-    segments = jnp.tile(jnp.array([1, 1, 2, 2, 2, 0]), (7, 1))
-    got = model.apply(params, rows, segments=segments)
+    rows = np.concatenate([TOKENS[::-1, :2], TOKENS[:, :3], TOKENS[:, :1]], axis=1)
+    got = jax.jit(model.apply)(params, rows, segments=np.tile([1, 1, 2, 2, 2, 0], (7, 1)))
     np.testing.assert_allclose(got[::-1, :2], full[:, :2], atol=1e-4)
     np.testing.assert_allclose(got[:, 2:5], full[:, :3], atol=1e-4)
 
@@ -196,7 +196,7 @@ def test_a_row_of_padding_alone_is_finite_and_leaves_the_other_rows_bit_equal(im
     model = build(replace(CONFIG, attention_implementation=implementation))
 
     def loss(params, segments):
-        out = model.apply(params, TOKENS[:2], segments=segments)
+        out = model.apply(params, SAME[:2], segments=segments)
         return out[0].sum() + 0.0 * out[1].sum(), out
 
     gradient = jax.jit(jax.grad(loss, has_aux=True))
@@ -214,21 +214,21 @@ def test_rows_that_fill_the_table_up_change_no_loss_and_may_be_sharded():
     shapes = jax.eval_shape(model.init, jax.random.key(0), TOKENS)
     assert shapes["params"]["embedding"]["embedding"].shape == (24, 12)
     tables = dict(params["params"])
-    more = jnp.full((1, 12), 5.0)
-    tables["embedding"] = {"embedding": jnp.concatenate([tables["embedding"]["embedding"], more])}
-    logits = model.apply({"params": tables}, TOKENS)
+    more = np.full((1, 12), 5.0, np.float32)
+    tables["embedding"] = {"embedding": np.concatenate([tables["embedding"]["embedding"], more])}
+    logits = jax.jit(model.apply)({"params": tables}, TOKENS)
     np.testing.assert_allclose(logits, full, atol=1e-5)
     assert logits.shape == (7, 6, 23)
 
     def loss(tables):
-        return cross_entropy(model.apply({"params": tables}, TOKENS), TOKENS).sum()
+        return cross_entropy(model.apply({"params": tables}, SAME), SAME).sum()
 
     mesh = make_mesh(MeshConfig(data=1, tensor=8))
     layout = shardings(tables, mesh, "^embedding/embedding$=tensor,-")
     table = layout["embedding"]["embedding"]
     assert table.shard_shape((24, 12)) == (3, 12)
     sharded, gradient = jax.jit(jax.value_and_grad(loss))(jax.device_put(tables, layout))
-    np.testing.assert_allclose(sharded, cross_entropy(jnp.asarray(full), TOKENS).sum(), rtol=1e-6)
+    np.testing.assert_allclose(sharded, cross_entropy(jnp.asarray(full), SAME).sum(), rtol=1e-6)
     assert not gradient["embedding"]["embedding"][23].any()
     assert gradient["embedding"]["embedding"][:23].any(axis=1).all()
 

@@ -1,9 +1,9 @@
 """Two towers: where a text is pooled, padding, projections, the published sizes."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,73 +22,59 @@ TINY = TwoTowersConfig(
     projection=6,
     eos_id=7,
 )
-ROWS = jnp.array([[2, 9, 19, 7, 7, 7], [2, 7, 19, 4, 7, 0]])
+ROWS = np.array([[2, 9, 19, 7, 7, 7], [2, 7, 19, 4, 7, 0]])
+IMAGES = np.float32(np.random.default_rng(1).normal(size=(3, 8, 12, 3)))
 
 
-def tower(config=TINY):
-    model = build(config)
-    images = jnp.zeros((1, 8, 12, 3))
-    return model, model.init(jax.random.key(0), images, ROWS)
-
-
-def texts(model, variables, rows):
-    return model.apply(variables, jnp.asarray(rows), method="encode_texts")
+@cache
+def tower(**changes):
+    """A model, its variables, and the compiled vectors of texts (and of what is seen of them)."""
+    model = build(replace(TINY, **changes))
+    variables = jax.jit(model.init)(jax.random.key(0), IMAGES[:1], ROWS)
+    texts = lambda rows, seen=None: model.apply(variables, rows, None, seen, method="encode_texts")  # noqa: E731
+    return model, variables, jax.jit(texts)
 
 
 def test_case_49_a_text_is_its_state_at_the_first_end_token():
-    model, variables = tower()
-    found = texts(model, variables, ROWS)
+    model, variables, texts = tower()
+    project = lambda m, t: m.text_projection(m.text.states(t))  # noqa: E731
+    states = jax.jit(lambda rows: model.apply(variables, rows, method=project))(ROWS)
     # A larger id before the end, padding with the end token, an end token that comes again.
-    for row, length in zip(ROWS, (4, 2), strict=True):
-        states = model.apply(
-            variables, row[None], method=lambda m, t: m.text_projection(m.text.states(t)[0])
-        )
-        want = states[length - 1] / jnp.linalg.norm(states[length - 1])
-        index = 0 if length == 4 else 1
-        np.testing.assert_allclose(found[index], want, atol=1e-6)
+    want = np.asarray(states)[[0, 1], [3, 1]]
+    want /= np.linalg.norm(want, axis=1, keepdims=True)
+    np.testing.assert_allclose(texts(ROWS), want, atol=1e-6)
 
 
 def test_case_49_what_follows_the_end_changes_nothing():
-    model, variables = tower()
+    _, _, texts = tower()
     row = [2, 9, 19, 7]
-    want = texts(model, variables, [row])
-    for after in ([7, 7], [0, 0], [19, 3]):
-        np.testing.assert_allclose(texts(model, variables, [row + after]), want, atol=1e-6)
+    want = texts(np.array([row]))
+    found = texts(np.array([row + after for after in ([7, 7], [0, 0], [19, 3])]))
+    np.testing.assert_allclose(found, np.tile(want, (3, 1)), atol=1e-6)
 
 
 def test_highest_and_last_places():
-    model, variables = tower(replace(TINY, text_pool="highest"))
-    row = [2, 9, 19, 7, 0]
-    np.testing.assert_allclose(
-        texts(model, variables, [row]), texts(model, variables, [[2, 9, 19]]), atol=1e-6
-    )
-    last, _ = tower(replace(TINY, text_pool="last"))
-    eos = build(TINY)
-    np.testing.assert_allclose(
-        texts(last, variables, [row[:4]]), texts(eos, variables, [row[:4]]), atol=1e-6
-    )
+    row = np.array([[2, 9, 19, 7, 0]])
+    _, _, highest = tower(text_pool="highest")
+    np.testing.assert_allclose(highest(row), highest(row[:, :3]), atol=1e-6)
+    (_, _, last), (_, _, eos) = tower(text_pool="last"), tower()
+    np.testing.assert_allclose(last(row[:, :4]), eos(row[:, :4]), atol=1e-6)
 
 
 def test_a_tower_that_reads_both_ways_sees_what_follows_unless_it_is_hidden():
-    config = replace(TINY, text=replace(TINY.text, mask="prefix"))
-    model, variables = tower(config)
-    run = lambda row, seen: model.apply(  # noqa: E731
-        variables, jnp.array([row]), None, jnp.array([seen]), method="encode_texts"
-    )
-    all_of = [True] * 5
-    a, b = run([2, 9, 7, 3, 4], all_of), run([2, 9, 7, 3, 5], all_of)
+    _, _, texts = tower(text=replace(TINY.text, mask="prefix"))
+    rows = np.array([[2, 9, 7, 3, 4], [2, 9, 7, 3, 5]])
+    a, b = np.asarray(texts(rows, np.ones((2, 5), bool)))
     assert np.abs(a - b).max() > 1e-4
-    hidden = [True] * 4 + [False]
-    np.testing.assert_array_equal(run([2, 9, 7, 3, 4], hidden), run([2, 9, 7, 3, 5], hidden))
+    np.testing.assert_array_equal(*np.asarray(texts(rows, np.tile(np.arange(5) < 4, (2, 1)))))
 
 
 def test_vectors_have_length_1_and_projections_no_bias():
-    model, variables = tower()
-    images = jax.random.normal(jax.random.key(1), (3, 8, 12, 3))
-    out = model.apply(variables, images, ROWS)
+    model, variables, _ = tower()
+    out = jax.jit(model.apply)(variables, IMAGES, ROWS)
     assert out["image"].shape == (3, 6) and out["text"].shape == (2, 6)
     for name in ("image", "text"):
-        np.testing.assert_allclose(jnp.linalg.norm(out[name], axis=1), 1.0, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(out[name], axis=1), 1.0, atol=1e-6)
         assert variables["params"][f"{name}_projection"].keys() == {"kernel"}
     assert float(variables["params"]["scale"]) == pytest.approx(2.659260, abs=1e-6)
     assert float(out["scale"]) == pytest.approx(1 / 0.07, rel=1e-6) and out["bias"] == 0

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiny import draw
 from transformer_lab.errors import LabError
 from transformer_lab.layers.pooling import AttentionPool
 from transformer_lab.models.vision import VisionConfig, build, example_inputs
@@ -16,14 +17,15 @@ TINY = VisionConfig(
     layers=1, width=8, heads=2, head_dim=4, feed_forward_width=12, image_size=(8, 6),
     patch_size=(4, 2), channels=1, classes=3, init_std=1.0,
 )  # fmt: skip
-IMAGES = jax.random.normal(jax.random.key(1), (2, 8, 6, 1))
+IMAGES = np.float32(np.random.default_rng(1).normal(size=(2, 8, 6, 1)))
 
 
 def run(config, images=IMAGES, params=None, **arguments):
     model = build(config)
     if params is None:
-        params = jax.jit(model.init)(jax.random.key(0), *example_inputs())["params"]
-    return params, jax.jit(lambda p: model.apply({"params": p}, images, **arguments))(params)
+        params = draw(model, *example_inputs())["params"]
+    out = jax.jit(lambda p, x: model.apply({"params": p}, x, **arguments))(params, images)
+    return params, jax.device_get(out)
 
 
 def test_a_class_token_stands_first_and_is_pooled():
@@ -42,7 +44,7 @@ def test_the_mean_is_of_patches_and_a_model_without_positions_knows_no_order():
     layer = params["pre_logits"]
     want = np.tanh(out["hidden"].mean(axis=1) @ layer["kernel"] + layer["bias"])
     np.testing.assert_allclose(out["features"], want, atol=1e-5)
-    turned = jnp.roll(IMAGES, 4, axis=1)  # by one row of patches
+    turned = np.roll(IMAGES, 4, axis=1)  # by one row of patches
     np.testing.assert_allclose(run(config, turned, params)[1]["features"], want, atol=1e-5)
     fixed = replace(config, positions="sincos2d")
     assert abs(run(fixed, IMAGES, params)[1]["features"] - want).max() > 1e-3
@@ -63,7 +65,7 @@ def test_distillation_heads_are_averaged_in_evaluation_alone():
 
 def test_an_image_of_another_size_takes_resized_positions():
     params, _ = run(TINY)
-    large = jax.random.normal(jax.random.key(3), (1, 16, 6, 1))
+    large = np.float32(np.random.default_rng(3).normal(size=(1, 16, 6, 1)))
     _, out = run(TINY, large, params)
     table = resize_positions(params["positions"]["embedding"], (2, 3), (4, 3), extra=1)
     again = params | {"positions": {"embedding": table}}
@@ -73,13 +75,14 @@ def test_an_image_of_another_size_takes_resized_positions():
 
 def test_attention_pooling_without_queries_is_the_mean_of_the_values():
     pool = AttentionPool(replace(TINY, norm="none"))
-    states = jax.random.normal(jax.random.key(4), (2, 5, 8))
-    params = pool.init(jax.random.key(0), states)["params"]
+    states = np.float32(np.random.default_rng(4).normal(size=(2, 5, 8)))
+    params = draw(pool, states)["params"]
     attention = params["attention"]
-    attention["query"] = jax.tree.map(jnp.zeros_like, attention["query"])
-    params["feed_forward"]["down"] = jax.tree.map(jnp.zeros_like, params["feed_forward"]["down"])
-    want = states.mean(axis=1) @ attention["value"]["kernel"] @ attention["out"]["kernel"]
-    np.testing.assert_allclose(pool.apply({"params": params}, states), want, atol=1e-5)
+    attention["query"] = jax.tree.map(np.zeros_like, attention["query"])
+    params["feed_forward"]["down"] = jax.tree.map(np.zeros_like, params["feed_forward"]["down"])
+    read = lambda x, name: x @ attention[name]["kernel"] + attention[name].get("bias", 0.0)  # noqa: E731
+    want = read(read(states.mean(axis=1), "value"), "out")
+    np.testing.assert_allclose(jax.jit(pool.apply)({"params": params}, states), want, atol=1e-5)
 
 
 @pytest.mark.parametrize(
