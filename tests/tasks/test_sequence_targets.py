@@ -11,16 +11,15 @@ import pytest
 
 from tests.tiny import config_of, make_trainer, trained
 from transformer_lab.data.sequences import make
-from transformer_lab.errors import LabError
 from transformer_lab.models import costs, parameter_shapes
 from transformer_lab.training.config import resolve
 
 SMALL = {
-    "tensorboard": False, "mesh.data": 1, "optimizer.learning_rate": 1e-2,
-    "optimizer.warmup_steps": 5, "data.source": "selective_copying", "data.length": 10,
-    "data.remembered": 2, "data.vocabulary": 5, "data.train_size": 400, "data.validation_size": 9,
-    "data.test_size": 21, "data.other_size": 13, "batch.rows": 8, "model.layers": 2,
-    "model.width": 16, "model.max_length": 20, "model.dropout": 0.0,
+    "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 5,
+    "data.source": "selective_copying", "data.length": 10, "data.remembered": 2,
+    "data.vocabulary": 5, "data.train_size": 400, "data.validation_size": 9, "data.test_size": 21,
+    "data.other_size": 13, "batch.rows": 8, "model.layers": 2, "model.width": 16,
+    "model.max_length": 20, "model.dropout": 0.0,
 }  # fmt: skip
 STACK = {
     "model.heads": 2, "model.head_dim": 8, "model.feed_forward_width": 24,
@@ -88,24 +87,9 @@ def test_the_finished_model_is_scored_at_other_lengths_and_beside_the_commonest_
 )
 def test_models_of_every_kind_learn(model, kinds):
     changes = {} if model == "decoder" else {"model__embedding_width": 16, "model__cell": "lstm"}
+    changes["model__layers"] = max(len(kinds), 1)
     _, losses = trained(trainer_of(kinds, model, **changes), 40)
     assert np.mean(losses[-5:]) < 1.3 < 1.5 < losses[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"data__length": 21}, "data.length = 21 and task.other_lengths = .* model.max_length"),
-        ({"task__other_lengths": (21,)}, r"task.other_lengths = \(21,\) must be within"),
-        ({"task__other_lengths": (0,)}, "must be at least 1 each"),
-        ({"batch__rows": 0}, "batch.rows = 0 must be at least 1"),
-        ({"model__vocab_size": 4}, "model.vocab_size = 4, but the data has 5 pieces"),
-    ],
-)
-def test_a_wrong_setting_is_one_line(changes, words):
-    with pytest.raises(LabError, match=words) as info:
-        trainer_of(**changes)
-    assert "\n" not in str(info.value)
 
 
 def test_the_models_that_are_compared_have_parameters_within_five_percent():

@@ -10,7 +10,7 @@ import pytest
 from tests.tasks.test_image_classification import config_of as images
 from tests.tasks.test_language_modeling import tiny_model
 from tests.tasks.test_text_to_text import tiny as tiny_tasks
-from tests.tiny import make_trainer, read_metrics, tiny_config
+from tests.tiny import make_trainer, read_metrics, run_alone, start, tiny_config
 from tests.tiny_emoji import towers_config, write_emoji
 from transformer_lab import text
 from transformer_lab.data.contents import Plan
@@ -24,11 +24,6 @@ from transformer_lab.training.mesh import make_mesh, own_rows
 
 TIMES = ("data_seconds", "goodput")  # and all that are a second
 TASKS = ("translate", "sentiment", "next_sentence")
-CONFIGS = {
-    "translation": lambda: tiny_config(task__samples=0),
-    "stream": tiny_model,
-    "packed": lambda: tiny_model(task__layout="packed", model__mask="prefix"),
-}
 
 
 def prepared(config, folder: Path, **changes):
@@ -43,13 +38,13 @@ def prepared(config, folder: Path, **changes):
     return config
 
 
-def finished(config, workdir, steps):
+def finished(config, workdir, steps, shapes, run=run_alone):
     """A run's state after so many steps, its lines but for their times, and its last scores."""
     with config.unlocked():
         config.steps, config.save_every, config.log_every = steps, 2, 1
-    runs.run(config, workdir)
+    run(config, workdir)
     checkpoints = Checkpoints(workdir, 2, lambda line: None)
-    state = checkpoints.restore(steps, make_trainer(config).abstract_state)
+    state = checkpoints.restore(steps, shapes)
     checkpoints.close()
     lines = read_metrics(workdir)
     timed = lambda name: name in TIMES or name.endswith("_per_second")  # noqa: E731
@@ -59,7 +54,16 @@ def finished(config, workdir, steps):
     return state, curve, same
 
 
-IN_MEMORY = {
+def killed(workdir, target, step):
+    """A copy of a run as it lay there when its checkpoint of that step was whole."""
+    shutil.copytree(workdir, target)
+    for path in (target / "checkpoints").iterdir():
+        if path.name > f"step_{step:08d}":
+            shutil.rmtree(path)
+
+
+RUNS = {
+    "translation": lambda folder: prepared(tiny_config(task__samples=0), folder),
     "prefixes": lambda _: tiny_model(
         task__layout="packed", model__mask="prefix", model__dropout=0.1, mesh__data=-1
     ),
@@ -71,31 +75,46 @@ IN_MEMORY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [*CONFIGS, *IN_MEMORY])
+@pytest.mark.parametrize("kind", RUNS)
 def test_a_stopped_and_resumed_run_is_the_same_run(kind, tmp_path):
     """Dropout, prefixes, changes to images and the order of rows are all functions of the step."""
-    if kind in CONFIGS:
-        config = prepared(CONFIGS[kind](), tmp_path / "data")
+    config = RUNS[kind](tmp_path / "data")
+    # On all devices, and one that came to its end and shall go on; the others on one, and killed.
+    ended = kind == "translation"
+    steps, run = (10, runs.run) if ended else (6, run_alone)
+    shapes = make_trainer(config, 8 if ended else 1).abstract_state
+    whole = finished(config, tmp_path / "whole", steps, shapes, run)
+    if ended:
+        finished(config, tmp_path / "parts", steps // 2, shapes, run)
     else:
-        config = IN_MEMORY[kind](tmp_path / "data")
-    steps = 10 if kind in CONFIGS else 6
-    whole = finished(config, tmp_path / "whole", steps)
-    finished(config, tmp_path / "parts", steps // 2)
-    parts = finished(config, tmp_path / "parts", steps)
+        killed(tmp_path / "whole", tmp_path / "parts", 2)
+    parts = finished(config, tmp_path / "parts", steps, shapes, run)
     jax.tree.map(np.testing.assert_array_equal, parts[0], whole[0])
     assert parts[1:] == whole[1:] and "test/loss" in whole[2] and len(whole[1]) == steps
-    if kind in CONFIGS:
+    if ended:
         assert whole[1][-1]["loss"] < whole[1][0]["loss"]
     if kind == "augmented images":
         with config.unlocked():
             config.micro_batches = 2
         with pytest.raises(LabError, match="config.micro_batches was 1 and decides what the model"):
-            finished(config, tmp_path / "whole", steps + 1)
+            finished(config, tmp_path / "whole", steps + 1, shapes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"task__layout": "packed", "model__mask": "prefix"}])
+def test_batches_of_prepared_documents_go_on_where_they_stopped(changes, tmp_path):
+    task = make_trainer(prepared(tiny_model(**changes), tmp_path)).task
+    assert task.shards is not None
+    with task.train_batches() as whole, task.train_batches() as parts:
+        for _ in range(3):
+            next(whole)
+        parts.restore(whole.get_state())
+        for _ in range(2 * task.steps_per_epoch()):
+            jax.tree.map(np.testing.assert_array_equal, next(parts), next(whole))
 
 
 def test_held_out_scores_are_those_of_the_same_data_in_memory(tmp_path):
     in_memory = make_trainer(tiny_config(), 1)
-    params = in_memory.init().params
+    params = start(in_memory).params
     ours = make_trainer(prepared(tiny_config(), tmp_path), 1)
     assert ours.task.tokenizer.fingerprint() == in_memory.task.tokenizer.fingerprint()
     for split in ("validation", "test"):
