@@ -42,5 +42,5 @@ def spoken(config: Any, report: Report) -> Found:
         elif not text:
             report["no_speech"] += 1
         else:
-            items.append(Item(key(text), Spoken(str(path), text)))
+            items.append(Item(key(text), Spoken(str(path), text, name)))
     return Found({"train": items}, LICENCE)
