@@ -139,9 +139,9 @@ def spoken(*tokens):
     return 20.0 * np.eye(SILENCE + 1)[rows]
 
 
-def make(*scripts, config=None, marks=MARKS, beams=1, **more):
+def make(*scripts, config=None, marks=MARKS, beams=1, new=12, **more):
     banned = START, PREVIOUS, SILENCE
-    decode = DecodeConfig(max_new_tokens=12, banned_tokens=banned, beam_size=beams)
+    decode = DecodeConfig(max_new_tokens=new, banned_tokens=banned, beam_size=beams)
     text_of = lambda ids: " ".join(f"w{i}" for i in ids)  # noqa: E731
     config = config or SpeechConfig()
     scripts = np.stack(scripts)
@@ -206,6 +206,14 @@ def test_a_text_that_repeats_itself_is_decoded_again():
     for count, searches in ((2, 1), (11, 6)):
         window, means = tried(make(spoken(time(0), *[1] * count)))
         assert len(means) == searches and window.ids[:3] == [time(0), 1, 1]
+
+
+def test_a_prompt_holds_the_last_of_a_long_text_and_leaves_half_of_the_room():
+    transcriber = make(spoken(time(0), 1, time(1.0)))
+    assert (transcriber.new, transcriber.room) == (12, 18)  # of 32, with two marks
+    transcriber.window({}, HUM[:RATE], [0] * 5 + [2] * 18)
+    assert transcriber.prompts == [[PREVIOUS, *[2] * 18, START]]
+    assert [make(spoken(1), new=new).new for new in (0, 31)] == [16, 16]
 
 
 def test_without_times_a_window_is_one_piece():

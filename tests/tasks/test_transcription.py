@@ -124,7 +124,7 @@ def test_prompts_without_speech_or_recording_are_counted_and_left_out(tmp_path):
         (sounds / name).parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(sounds / f"{name}.wav", np.zeros(9), 8_000)
     lines = (
-        "; a list\n\na: Press <beep> one. [beep]\nb: [tones]\nc: press one.\ndigits/1: one\nd: x\n"
+        "; a list\n\na: Press <beep> one. [beep]\nb: (tones)\nc: press one.\ndigits/1: one\nd: x\n"
     )
     (tmp_path / "core-sounds-en.txt.gz").write_bytes(gzip.compress(lines.encode()))
     shares = {"validation_share": 0.0, "test_share": 0.0}

@@ -47,6 +47,9 @@ def test_what_of_a_text_counts(text, words):
 def test_numbers_are_spelt_where_that_is_asked_for():
     found = normalised("press 12 or 307", numbers=True)
     assert " ".join(found) == "press twelve or three hundred seven"
+    found = normalised("1st 12th, 90th 101st 17th street 2nds", numbers=True)
+    wanted = "first twelfth ninetieth one hundred first seventeenth street two nds"
+    assert " ".join(found) == wanted
     said = {0: "zero", 19: "nineteen", 20: "twenty", 62: "sixty two", 100: "one hundred"}
     said |= {1_005: "one thousand five", 2_300_000: "two million three hundred thousand"}
     assert {number: spelt(number) for number in said} == said

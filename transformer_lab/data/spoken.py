@@ -3,17 +3,18 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from operator import attrgetter
 from typing import NamedTuple
 
 from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, split_by_share
 
 
 class Spoken(NamedTuple):
-    """A file of audio, and its text."""
+    """A file of audio, its text, and its name in the set, wherever that lies."""
 
     path: str
     text: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class SpokenSplits(Splits):
 
     def fingerprint(self) -> str:
         """SHA-256 of the names and texts of all splits, wherever the files lie."""
-        names = [[[name_of(row), row.text] for row in getattr(self, split)] for split in SPLITS]
+        names = [[[row.name, row.text] for row in getattr(self, split)] for split in SPLITS]
         return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
@@ -46,10 +47,6 @@ def load_spoken(config: SpokenConfig) -> SpokenSplits:
 
     No text to train on stands in another split.
     """
-    found = split_by_share(config, "max_examples", name_of, name_of)
+    name = attrgetter("name")
+    found = split_by_share(config, "max_examples", name, name)
     return SpokenSplits(found.train, found.validation, found.test, found.report, found.licence)
-
-
-def name_of(row: Spoken) -> str:
-    """The name of a recording, with that of its folder."""
-    return "/".join(Path(row.path).parts[-2:])

@@ -126,8 +126,9 @@ class Transcriber:
         self.eos_id, self.text_of, self.seed = eos_id, text_of, seed
         self.with_previous = config.with_previous and marks.previous is not None
         self.samples = model.config.frames * HOP  # of a window
-        self.new = decode.max_new_tokens or model.config.max_length // 2
-        self.room = model.config.max_length - self.new - len(self._marks("")) - 1
+        most = model.config.max_length  # half of it is for the text before
+        self.new = min(decode.max_new_tokens or most, most // 2)
+        self.room = max(most - self.new - len(self._marks("")) - 1, 0)
         self._read, self._search = jax.jit(self._first), jax.jit(self._found, static_argnums=3)
         if config.language and marks.languages and config.language not in marks.languages:
             known("language = ", config.language, marks.languages)
@@ -175,7 +176,8 @@ class Transcriber:
         none is, the likeliest of those that do not repeat themselves, else of all."""
         prompt, length = self._marks(language), len(self._marks(language))
         if before:
-            prompt = [self.marks.previous, *before[-self.room :], *prompt]
+            last = before[max(len(before) - self.room, 0) :]
+            prompt = [self.marks.previous, *last, *prompt]
             length += 1 + self.room
         batch = self._batch(samples, prompt, length)
         cache, first = self._read(params, batch)

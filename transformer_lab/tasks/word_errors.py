@@ -9,7 +9,9 @@ from transformer_lab.errors import LabError
 _WITHIN = re.compile(r"(?<=\w)[.'’](?=\w)|(?<=\w)[’'](?=\W|$)")  # a.m., don't, keys'
 _OTHER = re.compile(r"[^\w\s]|_")
 _UNSAID = re.compile(r"\[[^]]*\]|\([^)]*\)")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"(\d+)(?:(st|nd|rd|th)\b)?")
+_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth"}
+_ORDINALS |= {"eight": "eighth", "nine": "ninth", "twelve": "twelfth"}
 _SMALL = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
     "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
@@ -43,11 +45,13 @@ def normalised(text: str, numbers: bool = False) -> list[str]:
     """The words of a text: lower case, compatible characters made one (NFKC), nothing in brackets.
 
     Apostrophes, and full stops within a word, are taken out; all else that is no letter or digit
-    divides words. With `numbers` whole numbers in digits are spelt as English words.
+    divides words. With `numbers` whole numbers in digits, as in 17 and 17th, are spelt as English
+    words.
     """
     text = _UNSAID.sub(" ", unicodedata.normalize("NFKC", text)).casefold()
     text = _OTHER.sub(" ", _WITHIN.sub("", text))
-    return (_DIGITS.sub(lambda m: f" {spelt(int(m[0]))} ", text) if numbers else text).split()
+    spell = lambda m: f" {(ordinal if m[2] else str)(spelt(int(m[1])))} "  # noqa: E731
+    return (_DIGITS.sub(spell, text) if numbers else text).split()
 
 
 def spelt(number: int) -> str:
@@ -61,6 +65,13 @@ def spelt(number: int) -> str:
         return _SMALL[number]
     tens, ones = divmod(number, 10)
     return _TENS[tens - 2] + (f" {_SMALL[ones]}" if ones else "")
+
+
+def ordinal(words: str) -> str:
+    """The place of a number in words: "twenty one" is "twenty first"."""
+    before, blank, last = words.rpartition(" ")
+    regular = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
+    return before + blank + _ORDINALS.get(last, regular)
 
 
 def distance(wanted: Sequence[str], found: Sequence[str]) -> int:

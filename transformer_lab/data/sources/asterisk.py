@@ -13,7 +13,7 @@ from transformer_lab.errors import LabError
 PACKAGES = "asterisk-core-sounds-en", "asterisk-core-sounds-en-wav"
 TEXTS = "core-sounds-en.txt.gz"
 LICENCE = "CC-BY-SA-3.0"
-UNSAID = re.compile(r"\[[^]]*\]|<[^>]*>")
+UNSAID = re.compile(r"\[[^]]*\]|<[^>]*>|\([^)]*\)")
 
 
 def spoken(config: Any, report: Report) -> Found:
@@ -42,5 +42,5 @@ def spoken(config: Any, report: Report) -> Found:
         elif not text:
             report["no_speech"] += 1
         else:
-            items.append(Item(key(text), Spoken(str(path), text)))
+            items.append(Item(key(text), Spoken(str(path), text, name)))
     return Found({"train": items}, LICENCE)

@@ -149,7 +149,7 @@ def spoken(config: Any, report: Report) -> Found:
                 tables.cell(row, column, role, where).strip()
                 for role, column in (("audio", config.audio_column), ("text", config.text_column))
             )
-            parts[split].append(Item(key(text), Spoken(str(file.parent / name), text)))
+            parts[split].append(Item(key(text), Spoken(str(file.parent / name), text, name)))
     return Found(parts, LICENCE)
 
 
