@@ -14,11 +14,10 @@ from transformer_lab.errors import LabError
 
 
 def unpack(archive: Path, folder: Path, keep: str = "") -> dict[str, int]:
-    """Write the archive's files whose path matches `keep` under `folder`.
+    """Writes the archive's files whose path matches `keep` (a regular expression) to `folder`.
 
-    Returns each written file's relative path and its size in bytes. Links and devices are left
-    out. Raises LabError for a path that leads outside the folder, or a damaged archive.
-    """
+    Returns each written file's relative path and its size in bytes. Links and devices are left out.
+    Raises: LabError for a path that leads outside the folder, or a damaged archive."""
     sizes = {}
     try:
         for name, stream in _members(archive):
@@ -36,7 +35,7 @@ def unpack(archive: Path, folder: Path, keep: str = "") -> dict[str, int]:
 
 
 def _safe(name: str, archive: Path) -> str:
-    """The member's path without a leading './'; refuses absolute paths and '..'."""
+    """The member's path without a leading './'; LabError for absolute paths and '..'."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive or "\\" in name:
         raise LabError(f"{archive.name}: refused, its member {name!r} leads outside its folder")
@@ -44,7 +43,7 @@ def _safe(name: str, archive: Path) -> str:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Name and content of each regular file."""
+    """The name and the content, as a stream, of each regular file in the archive."""
     if archive.suffix in (".whl", ".zip"):
         yield from _zip_members(archive)
     elif archive.suffix == ".deb":
@@ -63,7 +62,7 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _deb_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Let dpkg undo the compression, and write the files ourselves: it would follow links."""
+    """The files of a Debian package; dpkg only decompresses, as by itself it would follow links."""
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

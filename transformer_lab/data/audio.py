@@ -1,9 +1,8 @@
 """Audio files as one channel of samples in -1..1 at the rate that a model takes.
 
-Every format of libsndfile is read (WAV, FLAC, Ogg, MP3, ...), of any rate and number of bits.
-Several channels become their mean. Other rates are resampled by libsoxr's "HQ" filter, of linear
-phase and 20 bits of precision. A file is read block by block, however long it is.
-"""
+libsndfile reads the files (WAV, FLAC, Ogg, MP3 and others, of any rate and sample width). Several
+channels are averaged. Other rates are resampled by libsoxr's "HQ" filter, with linear phase and 20
+bits of precision. Files are read block by block, so that their length does not matter."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,21 +17,18 @@ BLOCK = 1 << 16  # samples of a channel that are read at once
 
 
 class AudioFile:
-    """A file that is read from its beginning to its end, a stretch at a time.
+    """An audio file that is read from its beginning to its end, part by part.
 
-    Raises: LabError, in one line, for a file that is missing, damaged, empty, not audio, or that
-    holds samples which are no numbers.
-    """
+    Raises: LabError for a file that is missing, damaged, empty, not audio, or not finite."""
 
     def __init__(self, path: str | Path, rate: int):
         self.path, self.rate = check_file(path), rate
         self._held, self._first, self._left = [np.zeros(0, np.float32)], 0, self._blocks()
 
     def take(self, start: int, count: int) -> Float[np.ndarray, "n"]:
-        """The `count` samples from `start` on, fewer at the end of the file.
+        """The `count` samples from `start` on, or fewer at the end of the file.
 
-        What lies before `start` is forgotten: a later call asks for no sample before it.
-        """
+        Samples before `start` are dropped: later calls may not ask for them."""
         held, end = sum(map(len, self._held)), start + count
         while self._first + held < end and (block := next(self._left, None)) is not None:
             self._held.append(block)
@@ -44,7 +40,7 @@ class AudioFile:
         return kept[:count]
 
     def _blocks(self) -> Iterator[Float[np.ndarray, "n"]]:
-        """The samples as they are read, resampled; the last block may be empty."""
+        """The resampled samples, block by block as the file is read; the last may be empty."""
         soundfile = _library("soundfile")
         try:
             with soundfile.SoundFile(self.path) as file:
@@ -67,7 +63,7 @@ class AudioFile:
 
 
 def read_audio(path: str | Path, rate: int) -> Float[np.ndarray, "n"]:
-    """All samples of a file; see `AudioFile`."""
+    """All samples of an audio file, with the conversions and errors of `AudioFile`."""
     file, parts = AudioFile(path, rate), []
     while len(part := file.take(sum(map(len, parts)), 1 << 20)):
         parts.append(part)
@@ -75,7 +71,7 @@ def read_audio(path: str | Path, rate: int) -> Float[np.ndarray, "n"]:
 
 
 def _library(name: str) -> ModuleType:
-    """The library. Raises: LabError where it is missing."""
+    """Imports a library. Raises: LabError that says how to install it if it is missing."""
     try:
         return __import__(name)
     except (ImportError, OSError):  # OSError: without libsndfile itself

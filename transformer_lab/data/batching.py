@@ -1,4 +1,4 @@
-"""Which examples share a batch, and in which shape: decided before anything is read."""
+"""Plans which examples share a batch and its shape, from lengths alone."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -10,17 +10,17 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64
 
 from transformer_lab.data.buckets import Shape, rows_per_batch, shape_name
-from transformer_lab.data.buckets import choose_buckets as choose_buckets  # one import for callers
+from transformer_lab.data.buckets import choose_buckets as choose_buckets  # exported here too
 from transformer_lab.errors import LabError, at_least
 
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How batches are made."""
+    """Settings of batches whose examples have similar lengths, a token budget for each batch."""
 
-    # Slots of a batch: padding included, all fields counted, over all devices and micro-batches.
+    # Token positions of a batch: all fields, padding, devices and micro-batches included.
     tokens_per_batch: int = 4096
-    buckets: int = 6  # at most this many shapes; each costs a compilation
+    buckets: int = 6  # the most batch shapes; each is compiled once
     # Rows are a multiple of this, which data x fsdp x micro-batches must divide. The config sets
     # it and not the devices, so that the batches are the same on any of them.
     rows_multiple: int = 8
@@ -34,7 +34,7 @@ class BatchConfig:
 
 
 def check_rows(key: str, rows: int, rows_multiple: int) -> None:
-    """Refuses a mesh that a batch's rows cannot be divided over; `key` is the config's name."""
+    """Raises: LabError if the mesh cannot divide the rows of `batch.{key}` evenly."""
     if rows % rows_multiple:
         raise LabError(
             f"batch.{key} = {rows} is not divided by mesh.data x mesh.fsdp x "
@@ -44,7 +44,7 @@ def check_rows(key: str, rows: int, rows_multiple: int) -> None:
 
 @dataclass(frozen=True)
 class RowCount:
-    """How batches are made whose shape the data says."""
+    """Settings of batches whose shape follows from the data; only the rows are chosen."""
 
     rows: int = 64  # over all devices and micro-batches
 
@@ -52,13 +52,13 @@ class RowCount:
         at_least(self, "batch", 1, *(field.name for field in fields(self)))
 
     def check(self, rows_multiple: int) -> None:
-        """Refuses a mesh that the rows cannot be divided over."""
+        """Raises: LabError if the mesh cannot divide the rows evenly."""
         check_rows("rows", self.rows, rows_multiple)
 
 
 @dataclass(frozen=True)
 class RowsConfig(RowCount):
-    """How batches are made: every one has the same shape."""
+    """Settings of batches that all have the same number of rows and the same length."""
 
     rows: int = 16  # over all devices and micro-batches
     length: int = 128  # tokens of a row
@@ -67,31 +67,30 @@ class RowsConfig(RowCount):
 def fits(
     lengths: Int[np.ndarray, "n fields"], max_length: int | Int[np.ndarray, "#fields"]
 ) -> Bool[np.ndarray, "n"]:
-    """True for the examples of which no field is longer than `max_length`, or than its own."""
+    """True for examples of which no field is longer than `max_length`, or than its own limit."""
     return (lengths <= max_length).all(axis=1)
 
 
 class Draws(NamedTuple):
-    """A number at random beside each id: `stream` tells it from other random numbers of a step."""
+    """Settings of a random number beside each id; `stream` separates it from others of a step."""
 
     stream: int
     below: int
-    of_filler: bool  # filler rows have one too, else -1
+    of_filler: bool  # padding rows get a random number too, else -1
 
 
 class BatchPlan:
     """The batches of every epoch, as a pure function of (seed, step).
 
-    `plan[step]` is `(bucket, ids)`: the index of the batch's shape, and int64 ids of its rows.
-    Every example comes exactly once an epoch, in the first shape that holds it. A bucket's last
-    batch is filled up with the id -1, so a shape has one number of rows. Steps go on for ever,
-    `batches_per_epoch` of them an epoch. With `shuffle` each epoch has its own order, and the
-    buckets take turns at random; without, all epochs are alike and rows keep the data's order.
-    A plan with `draws` gives int64 [rows, 2]: beside each id a number at random, from which is
-    drawn what is random in the row.
-    """
+    `plan[step]` is `(bucket, ids)`: the index of the batch's shape, and int64 ids of its rows. Each
+    epoch has every example once, in the first shape that holds it. A bucket's last batch is filled
+    with the id -1, so that a shape always has the same number of rows. Steps have no end; an epoch
+    is `batches_per_epoch` of them. With `shuffle`, examples and buckets are shuffled in each epoch;
+    without, all epochs are alike and rows keep the data's order.
 
-    name = ""  # of the kind of plan, in its fingerprint
+    A plan with `draws` gives int64 [rows, 2]: each id with a random seed for its row."""
+
+    name = ""  # names the kind of plan in its fingerprint
     draws: Draws | None = None
 
     def __init__(
@@ -115,7 +114,7 @@ class BatchPlan:
         self._epoch = (-1, [])
 
     def rows(self, bucket: int) -> int:
-        """Rows of each batch of a bucket, filler rows included."""
+        """The number of rows in each batch of a bucket, padding rows included."""
         return self._rows[bucket]
 
     @property
@@ -126,7 +125,7 @@ class BatchPlan:
         return self.batches_per_epoch
 
     def __iter__(self) -> Iterator[tuple[int, Int64[np.ndarray, "rows"]]]:
-        """The first epoch's batches."""
+        """Iterates over the batches of the first epoch only."""
         return (self[step] for step in range(len(self)))
 
     def __getitem__(self, step: int) -> tuple[int, Int64[np.ndarray, "rows *more"]]:
@@ -136,7 +135,7 @@ class BatchPlan:
         return bucket, self._with_draws(ids, int(step))
 
     def _batch(self, epoch: int, place: int) -> tuple[int, np.ndarray]:
-        # Prefetching threads meet here without a lock: each reads or replaces the pair as a whole.
+        # Prefetching threads need no lock here: they read or replace the tuple as a whole.
         cached = self._epoch
         if cached[0] != epoch:
             cached = self._epoch = (epoch, self._make(epoch))
@@ -156,27 +155,27 @@ class BatchPlan:
         for bucket, rows in enumerate(self._rows):
             ids = np.full((self._batches[bucket], rows), -1, np.int64)
             ids.flat[: self._examples[bucket]] = order[self._buckets[order] == bucket]
-            ids.flags.writeable = False  # the plan keeps them: nobody may change a later epoch
+            ids.flags.writeable = False  # cached, so callers must not change them
             batches += [(bucket, batch) for batch in ids]
         turns = rng.permutation(len(batches)) if self.shuffle else range(len(batches))
         return [batches[turn] for turn in turns]
 
     def _order(self, epoch: int, rng: np.random.Generator) -> np.ndarray:
-        """The examples of an epoch, before buckets part them."""
+        """The order of an epoch's examples, before they are divided into buckets."""
         count = len(self._buckets)
         return rng.permutation(count) if self.shuffle else np.arange(count)
 
     def padding_share(self) -> float:
-        """Share of an epoch's slots that hold no token, filler rows included."""
+        """The share of an epoch's token positions that are padding, padding rows included."""
         slots = [rows * sum(shape) for rows, shape in zip(self._rows, self.shapes, strict=True)]
         return 1.0 - self._tokens() / float(self._batches @ slots)
 
     def _tokens(self) -> float:
-        """Tokens of an epoch's examples."""
+        """The number of tokens in an epoch's examples, without padding."""
         return float(self.lengths.sum())
 
     def describe(self) -> list[str]:
-        """One line a shape: its rows, and the batches and examples of an epoch."""
+        """A line for each shape: its rows, and its batches and examples in an epoch."""
         return [
             f"{shape_name(shape)}: {rows} rows, {batches} batches, {examples} examples an epoch"
             for shape, rows, batches, examples in zip(
@@ -190,7 +189,7 @@ class BatchPlan:
         return hashlib.sha256(text.encode() + self.lengths.astype("<i8").tobytes()).hexdigest()
 
     def fingerprint(self) -> str:
-        """SHA-256 over all that decides the order: equal plans, and only they, share it."""
+        """A SHA-256 of everything that decides the order; only equal plans share it."""
         if not self.name:
             return self._digest
         return hashlib.sha256(f"{self.name} {self._digest}".encode()).hexdigest()
@@ -200,7 +199,7 @@ ROW_DRAWS = Draws(2, 2**32, True)
 
 
 class RowPlan(BatchPlan):
-    """A plan of one shape: `rows` rows of `length` places, of which `filled` are taken in each."""
+    """A plan of one shape: `rows` rows of `length` positions, `filled` of them used in each."""
 
     def __init__(
         self,
@@ -217,14 +216,14 @@ class RowPlan(BatchPlan):
 
 
 def check_row_shape(length: int, rows: int) -> None:
-    """Refuses rows of no length, and batches of no row."""
+    """Raises: LabError for a length or a number of rows below 1."""
     for key, value in (("length", length), ("rows", rows)):
         if value < 1:
             raise LabError(f"{key} must be at least 1, got {value}")
 
 
 def _assign(lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
-    """Index of the first shape that holds each example."""
+    """The index of the first shape that holds each example; LabError if none does."""
     if any(len(shape) != lengths.shape[1] for shape in shapes):
         raise LabError(f"batch shapes {list(shapes)} must give {lengths.shape[1]} lengths each")
     if len(lengths) == 0:

@@ -1,4 +1,4 @@
-"""Batch shapes chosen from the data's own lengths, so that the least is padded."""
+"""Chooses batch shapes from the lengths in the data, so that padding is least."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -8,22 +8,21 @@ from jaxtyping import Int
 
 from transformer_lab.errors import LabError
 
-Shape = tuple[int, ...]  # one padded length a field
+Shape = tuple[int, ...]  # the padded length of each field
 
-# Shapes weighed against each other at once; time and memory grow with the square.
+# The most candidate shapes of a search, whose time and memory grow with their square.
 _CANDIDATES = 900
 
 
 def shape_name(shape: Sequence[int]) -> str:
-    """A shape as messages and reports write it, such as "24x32"."""
+    """A shape as it is written in messages and reports, such as "24x32"."""
     return "x".join(str(int(length)) for length in shape)
 
 
 def rows_per_batch(shape: Sequence[int], tokens_per_batch: int, multiple: int) -> int:
-    """Rows of one batch: what `tokens_per_batch` slots hold, rounded down to `multiple`.
+    """The rows of a batch of `tokens_per_batch` positions, rounded down to `multiple`.
 
-    `multiple` is data x fsdp x micro-batches. Raises LabError if not even `multiple` rows fit.
-    """
+    `multiple` is data x fsdp x micro-batches. Raises: LabError if not even `multiple` rows fit."""
     slots = int(sum(shape))
     rows = int(tokens_per_batch // slots // multiple * multiple)
     if rows == 0:
@@ -42,16 +41,15 @@ def choose_buckets(
     multiple: int = 1,
     counts: Int[np.ndarray, "n"] | None = None,
 ) -> list[Shape]:
-    """At most `count` nested shapes for which an epoch's slots, filler rows included, are fewest.
+    """At most `count` nested shapes that need the fewest token positions, padding rows included.
 
-    Every shape is at least the one before in each field; the last holds the longest of each field.
-    Fewer shapes than `count` come back where more would save no slot. With `counts`, each row of
-    lengths stands for so many examples. Raises LabError as `rows_per_batch` does.
+    Each shape is at least the one before in every field; the last holds the longest of each field.
+    Fewer shapes are returned where more would save nothing. With `counts`, each row of lengths
+    stands for that many examples. Raises: LabError as `rows_per_batch` does.
 
     Fields are only loosely correlated, so the shapes are a path through the grid of lengths rather
-    than cuts of one sorted key: the best path on a coarse grid, then on ever finer surroundings of
-    the best so far. It is the optimum where the coarse grid holds all of the data's lengths.
-    """
+    than cuts of one sorted key: the best path on a coarse grid is refined on ever finer grids
+    around it. It is optimal if the coarse grid holds all lengths of the data."""
     if len(lengths) == 0 or count < 1:
         raise LabError(f"buckets={count} for {len(lengths)} examples: both must be at least 1")
     lengths = np.maximum(lengths, 1)
@@ -74,7 +72,7 @@ def choose_buckets(
 
 
 def _distinct(lengths: np.ndarray, counts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The different rows of lengths and how often each occurs: few, however large the data."""
+    """The distinct rows of lengths, and how many examples have each."""
     sizes = tuple(lengths.max(axis=0) + 1)
     flat = np.ravel_multi_index(tuple(lengths.T), sizes)
     keys, place, once = np.unique(flat, return_inverse=True, return_counts=True)
@@ -83,7 +81,7 @@ def _distinct(lengths: np.ndarray, counts: np.ndarray | None) -> tuple[np.ndarra
 
 
 def _spread(column: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
-    """At most `most` of a field's lengths, equally many tokens apart, the longest among them."""
+    """At most `most` lengths of a field up to the longest, with equally many tokens between."""
     levels, place = np.unique(column, return_inverse=True)
     if len(levels) <= most:
         return levels
@@ -93,7 +91,7 @@ def _spread(column: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
 
 
 def _around(shapes: list[Shape], levels: list[np.ndarray], step: int) -> np.ndarray:
-    """The shapes themselves and those up to two steps away from one of them in every field."""
+    """The shapes and those at most two steps away from one of them in every field."""
     points = set(shapes)
     for shape in shapes:
         near = []
@@ -101,11 +99,11 @@ def _around(shapes: list[Shape], levels: list[np.ndarray], step: int) -> np.ndar
             places = np.searchsorted(level, length) + step * np.arange(-2, 3)
             near.append(level[np.unique(np.clip(places, 0, len(level) - 1))].tolist())
         points.update(product(*near))
-    return np.array(sorted(points))  # the longest of all sorts last
+    return np.array(sorted(points))  # the longest shape is last
 
 
 def _held(points: np.ndarray, lengths: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """How many examples each shape could hold."""
+    """How many examples each shape could hold: those no longer in any field."""
     grids = [np.unique(column) for column in points.T]
     cells = [np.searchsorted(*pair) for pair in zip(grids, lengths.T, strict=True)]
     sizes = tuple(len(grid) for grid in grids)
@@ -120,11 +118,10 @@ def _held(points: np.ndarray, lengths: np.ndarray, weights: np.ndarray) -> np.nd
 def _best_path(
     points: np.ndarray, rows: np.ndarray, held: np.ndarray, count: int
 ) -> tuple[float, list[Shape]]:
-    """The fewest slots of at most `count` nested shapes that end in the last of `points`.
+    """The fewest token positions of at most `count` nested shapes that end in the last of `points`.
 
-    A step from shape i to shape j costs the batches of j for the examples that j holds and i does
-    not: dynamic programming over the number of shapes.
-    """
+    The step from shape i to shape j costs the batches of shape j for the examples that j holds and
+    i does not; dynamic programming over the number of shapes finds the cheapest path."""
     slots = rows * points.sum(axis=1)
     nested = (points[:, None] <= points[None]).all(axis=-1)
     step = np.where(nested, np.ceil((held - held[:, None]) / rows) * slots, np.inf)

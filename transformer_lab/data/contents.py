@@ -1,11 +1,10 @@
-"""What is to be prepared: a config's own data, in memory or in files that are larger than memory.
+"""What to prepare: a config's own data, in memory, or in files larger than memory.
 
-Files are read twice: once to choose what is held out and what the tokenizer is trained on, and once
-to write tokens, a shard for each part. Rows are held out by a hash of their source, so that equal
-sources (case and white space aside) fall on the same side, and the same ones whatever the files'
-order and division: those of the smallest hashes, as many as asked for. In memory are only these and
-the sample. What the loaders have in memory is taken as it is, with their splits.
-"""
+Files are read twice: first to choose the held-out rows and a sample to train the tokenizer on, then
+to write the tokens, one shard for each part. Rows are held out by a hash of their source text:
+those of the smallest hashes, as many as asked for. So rows of equal source (ignoring case and white
+space) are in the same split, whatever the order of the files. Only the held-out rows and the sample
+are in memory. Data in memory keeps the splits of its loader."""
 
 import hashlib
 import json
@@ -28,17 +27,17 @@ from transformer_lab.data.text_tasks import SPANS, load_tasks
 from transformer_lab.errors import LabError
 from transformer_lab.text.tokenizer import clean
 
-SHARD = 64_000_000  # bytes of raw files that make a shard
-ROWS = 100_000  # rows in memory that make a shard
-HELD_OUT = 500  # documents of a split at most: their texts are kept, and read at each evaluation
-LETTERS = 10_000  # characters of a text that go into the sample at most
+SHARD = 64_000_000  # bytes of raw files in a shard
+ROWS = 100_000  # rows in a shard of data in memory
+HELD_OUT = 500  # most documents of a held-out split, which is read at each evaluation
+LETTERS = 10_000  # most characters of a text in the sample
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to prepare, and how. `given` is a tokenizer to use; without it, one is trained on a
-    sample of at most about `sample` characters of the training rows."""
+    """What to prepare, and how. `given` is a tokenizer to use; if None, one is trained on about
+    `sample` characters of the training rows."""
 
     task: str
     data: Any  # PairsConfig, DocumentsConfig or TextTasksConfig
@@ -54,11 +53,11 @@ class Plan:
 
     @property
     def names(self) -> Texts:
-        """The languages of pairs."""
+        """The two languages of translation pairs, else an empty tuple."""
         return self.data.sides() if isinstance(self.data, PairsConfig) else ()
 
     def asked(self) -> dict[str, Any]:
-        """All that decides the content of the directory, save the source's own content."""
+        """All settings that decide the directory's content, except for the source's own content."""
         tokenizer = self.given.config if self.given else self.tokenizer
         given = self.given.fingerprint() if self.given else None
         asked = {"data": asdict(self.data), "tokenizer": asdict(tokenizer), "given": given}
@@ -67,14 +66,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Content:
-    """Training rows, shard by shard, of each part of a set, and what else is known of the set.
+    """The training rows of each part, shard by shard, and what else is known of the data.
 
-    Of files, which have no other parts than "", what only reading them tells is empty at first.
-    """
+    Files are a single part "". What only reading them tells is empty until `scanned`."""
 
     train: dict[str, list[Part | Sequence[Texts]]]
-    files: list[list[Any]]  # name and bytes of each; none: all is in memory
-    held: dict[str, dict[str, list[Texts]]]  # split, part
+    files: list[list[Any]]  # name and bytes of each file; []: all is in memory
+    held: dict[str, dict[str, list[Texts]]]  # by split, then part
     report: dict[str, int]
     licence: str
     fingerprint: str = ""  # SHA-256 of all texts
@@ -82,7 +80,7 @@ class Content:
 
 
 def find_content(plan: Plan) -> Content:
-    """What the config names. Files are listed, not read."""
+    """The content that the config names; files are listed, but not read."""
     source = getattr(plan.data, "source", "shards")
     if source == "shards" and plan.data.path:
         raise LabError("the config reads a prepared directory: name the source of the data itself")
@@ -103,7 +101,7 @@ def find_content(plan: Plan) -> Content:
 
 
 def _in_memory(plan: Plan) -> Content:
-    """What the task itself would read."""
+    """The content as the task itself would load it, with the same splits."""
     if plan.kind == "documents":
         found = load_documents(plan.data)
         sets, rows_of = {"": found}, lambda texts: [(text_,) for text_ in texts]
@@ -119,7 +117,7 @@ def _in_memory(plan: Plan) -> Content:
     report = sum((Counter(one.report) for one in sets.values()), Counter())
     train = rows.pop("train")
     sample = _spaced(list(train.values()), plan.sample)
-    if plan.kind == "documents":  # neighbours in the stream are of different places in the source
+    if plan.kind == "documents":  # neighbours in the stream should not be neighbours in the source
         order = np.random.default_rng(plan.data.split_seed).permutation(len(train[""]))
         train = {"": [train[""][i] for i in order]}
     return Content(
@@ -134,7 +132,7 @@ def _in_memory(plan: Plan) -> Content:
 
 
 def _spaced(sets: list[Sequence[Texts]], characters: int) -> Iterator[Texts]:
-    """Rows at equal distances, of about so many characters; all of them if these are fewer."""
+    """Evenly spaced rows of about `characters` in all, or all rows if they are fewer."""
     for rows in sets:
         some = [rows[i] for i in range(0, len(rows), max(1, len(rows) // 1000))]
         mean = sum(len(t) for row in some for t in row) / max(1, len(some))
@@ -143,7 +141,7 @@ def _spaced(sets: list[Sequence[Texts]], characters: int) -> Iterator[Texts]:
 
 
 def kept(rows: Iterable[Texts], max_characters: int, report: Counter[str]) -> Iterator[Texts]:
-    """Rows with text in each field, none too long; drops are counted. No lone surrogates stay."""
+    """Rows with text in each field, none too long; `report` counts the others by reason."""
     for row in rows:
         row = tuple(map(clean, row))
         report["read"] += 1
@@ -156,7 +154,7 @@ def kept(rows: Iterable[Texts], max_characters: int, report: Counter[str]) -> It
 
 
 def scanned(plan: Plan, content: Content, say: Say) -> Content:
-    """The content of files after a first reading. Splits of the source's own stay."""
+    """The content of files after a first reading of them; splits that the source has stay."""
     parts, data = content.train[""], plan.data
     sizes = {s: getattr(data, f"{s}_size", HELD_OUT) for s in ("test", "validation")}
     most = 0 if content.held else sum(sizes.values())
@@ -164,7 +162,7 @@ def scanned(plan: Plan, content: Content, say: Say) -> Content:
     whole, digest = max(1, sum(part.size for part in parts)), hashlib.sha256()
     calls = ((i, part, plan.sample * part.size // whole) for i, part in enumerate(parts))
     call = partial(_scan_part, kind=plan.kind, names=plan.names, limit=limit, seed=seed, most=most)
-    found: list[Any] = [None] * len(parts)  # of each part: rows, their SHA-256, sample
+    found: list[Any] = [None] * len(parts)  # for each part its rows, their SHA-256, and a sample
     held: dict[bytes, tuple[int, Texts]] = {}
     for done, (number, some, *rest) in enumerate(results(call, calls, plan.workers), 1):
         found[number] = rest
@@ -192,8 +190,8 @@ def scanned(plan: Plan, content: Content, say: Say) -> Content:
 
 
 def _scan_part(number, part, letters, kind, names, limit, seed, most):
-    """The part's number, its rows of the smallest hashes, how many rows it has, their SHA-256, and
-    a sample. Equal sources share a hash; the last stays, as in `data.splits.split_by_source`."""
+    """The number of the part, its rows of the smallest hashes, its number of rows, their SHA-256,
+    and a sample. Of equal sources the last is kept, as in `data.splits.split_by_source`."""
     digest, count = hashlib.sha256(), 0
     held: dict[bytes, Texts] = {}
     sample: list[tuple[bytes, int, Texts]] = []
@@ -219,7 +217,7 @@ def _scan_part(number, part, letters, kind, names, limit, seed, most):
 
 
 def _largest(sample, letters):
-    """Those of the largest hashes, of so many characters or all, and how many these are."""
+    """The rows of the largest hashes with at least `letters` characters, and their characters."""
     sample, total = sorted(sample, reverse=True), 0
     for place, (_, _, row) in enumerate(sample):
         total += sum(map(len, row))

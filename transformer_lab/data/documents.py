@@ -1,4 +1,4 @@
-"""Documents for language models, whatever their source."""
+"""Loads documents for language models from any source."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, key, split
 
 @dataclass(frozen=True)
 class DocumentsConfig(SourceConfig):
-    """Which documents to load and how to split them."""
+    """Settings of documents: the source, its files, the splits and a limit."""
 
     # brown | bible | libreoffice_help | files | tfds | patterns | shards (see data.shards)
     source: str = "brown"
     path: str = ""  # local copy of the set, or the user's file or folder
     tfds_name: str = ""  # a set with the feature "text", e.g. "lm1b"
-    validation_share: float = 0.05  # of the documents; splits that the source has stay as they are
+    validation_share: float = 0.05  # share of documents; splits that the source has are kept
     test_share: float = 0.05
     max_documents: int = 0  # training documents at most (0 = all); held-out ones stay the same
     split_seed: int = 0
@@ -23,16 +23,15 @@ class DocumentsConfig(SourceConfig):
 
 
 def load_documents(config: DocumentsConfig) -> Splits:
-    """The documents of a config, fetched at first use; the same for every run with that config.
+    """The documents of a config, fetched when first used; equal configs give equal splits.
 
-    Case and white space aside, no training document stands in another split or comes twice. Each
-    genre, where a source has such, gives the held-out splits its share.
-    """
+    Ignoring case and white space, no training document is in another split or occurs twice. Each
+    genre, if the source has genres, gives the held-out splits the same share."""
     return split_by_share(config, "max_documents", key, limit_name=str, mixed=False)
 
 
 def prepared_documents(shards: Shards) -> Splits:
-    """The held-out documents; those to train on stay in their shards, as tokens."""
+    """The held-out documents; the training documents stay in the shards, as tokens."""
     held = {split: [t for (t,) in shards.held_out(split)[""]] for split in SPLITS[1:]}
     counts = {split: len(texts) for split, texts in held.items()}
     return Splits([], **held, report={**shards.report, **counts}, licence=shards.licence)

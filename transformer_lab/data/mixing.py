@@ -1,9 +1,8 @@
-"""Mixtures: how often each of several tasks' examples are drawn, and in which order.
+"""Mixtures: how often the examples of each task are drawn, and in which order.
 
-A row may hold several examples, so that each batch mixes the tasks. Batches of one length each
-would be batches of one task, since tasks differ in their lengths: their gradients take turns, and
-the mixture learns less than each task alone.
-"""
+A row may hold several examples, so that each batch mixes the tasks. Batches of one length would
+hold one task each, as tasks differ in length: their gradients would alternate, and the mixture
+would learn less than each task alone."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,10 +19,10 @@ from transformer_lab.errors import LabError
 def mixing_rates(
     sizes: Sequence[int], limit: int = 0, temperature: float = 1.0
 ) -> Float64[np.ndarray, "tasks"]:
-    """Each task's share of the examples drawn (Raffel 2020, section 3.5.2): min(size, limit)^(1/T).
+    """Each task's share of the examples drawn: min(size, limit)^(1/T) (Raffel 2020, 3.5.2).
 
-    limit 0: none. T = 1 is examples-proportional mixing; the larger T, the more equal the shares.
-    """
+    limit 0 means none. T = 1 is examples-proportional mixing; a larger T gives more equal shares.
+    Sizes 1 and 4 give the shares 0.2 and 0.8, or 1/3 and 2/3 with T = 2."""
     if not len(sizes) or min(sizes) < 1:
         raise LabError(f"tasks of {list(sizes)} examples cannot be mixed: each needs one")
     if limit < 0 or temperature < 1:
@@ -35,13 +34,12 @@ def mixing_rates(
 
 
 class MixedPlan(BatchPlan):
-    """Batches of several tasks' examples, drawn at given rates, as a pure function of (seed, step).
+    """Batches of several tasks' examples drawn at given rates, a pure function of (seed, step).
 
-    `tasks` gives each example's task, 0 the first. `plan[step]` is `(bucket, ids)`, int64 [rows,
-    2]: an example and a draw for what is random in it; filler rows are -1. An epoch draws as many
-    examples as there are, each bucket of a task its share of the task's; a task goes through its
-    examples in an order of its own, and in a new one after the last, across epochs.
-    """
+    `tasks` gives the task of each example, from 0. `plan[step]` is `(bucket, ids)`, int64 [rows,
+    2]: an example and a random seed for it; padding rows are -1. An epoch draws as many examples as
+    there are, from each bucket of a task in proportion to its size. A task goes through its
+    examples in a shuffled order, and through a new one after the last, across epochs."""
 
     draws = Draws(2, 2**63, False)
 
@@ -70,7 +68,7 @@ class MixedPlan(BatchPlan):
         return rng.permutation(np.concatenate(drawn))
 
     def _draw(self, cell: int, epoch: int) -> np.ndarray:
-        """A cell's examples in an epoch: the next of its endless row of orders."""
+        """An epoch's examples of one task and bucket: the next of endless shuffled orders."""
         members, count = self._members[cell], int(self._drawn[cell])
         first = epoch * count
         rounds = range(first // len(members), (first + count - 1) // len(members) + 1)
@@ -80,7 +78,7 @@ class MixedPlan(BatchPlan):
         return row[skip : skip + count]
 
     def shares(self) -> Float64[np.ndarray, "tasks"]:
-        """Each task's share of an epoch's examples."""
+        """The share of each task in the examples of an epoch."""
         drawn = self._drawn.reshape(len(self.rates), -1).sum(axis=1)
         return drawn / drawn.sum()
 
@@ -95,13 +93,12 @@ class MixedPlan(BatchPlan):
 
 
 class PackedPairsPlan(MixedPlan):
-    """A mixture's examples, several a row of its one shape; `plan[step]` is `(0, ids)`, ids being
-    int64 [rows, most, 2]: a row's examples and their draws, then fillers of -1.
+    """A mixture with several examples in each row of one shape.
 
-    An example goes into the first row of the batch that has room in each field, or waits for the
-    next batch; when as many wait as there are rows, the batch is done. Epochs have as many batches
-    as the first: what is over is left out, what is missing is taken from the epoch's begin.
-    """
+    `plan[step]` is `(0, ids)` with int64 ids [rows, most, 2]: a row's examples and their random
+    seeds, then -1. An example goes into the first row of the batch that has room in each field,
+    else it waits for the next batch; when as many wait as there are rows, the batch is complete.
+    Each epoch has as many batches as the first: others are left out, or its first repeated."""
 
     def __init__(self, *arguments, **keywords):
         super().__init__(*arguments, **keywords)
@@ -125,10 +122,9 @@ class PackedPairsPlan(MixedPlan):
 def pack_pairs(
     lengths: Int[np.ndarray, "n fields"], order: Sequence[int], shape: Sequence[int], rows: int
 ) -> list[Int64[np.ndarray, "rows most"]]:
-    """The examples `order` in batches of rows, each row's first, -1 after its last; see the plan.
+    """The examples `order` in batches of rows, as `PackedPairsPlan` packs them, -1 after the last.
 
-    Raises LabError for an example that no row holds.
-    """
+    Raises: LabError for an example that no row holds."""
     long = np.flatnonzero((lengths > np.asarray(shape)).any(axis=1))
     if len(long):
         raise LabError(
@@ -166,11 +162,9 @@ def join_rows(
     shape: Sequence[int],
     pad_id: int,
 ) -> dict[str, np.ndarray]:
-    """Padded examples [n, length] as packed rows, `counts` of them in each, one after the other.
+    """Packs padded examples [n, length] into rows, `counts` of them in each, one after the other.
 
-    Each field gets its mask, and `FIELD_segments`: int32, 1, 2, ... for a row's examples, 0 for
-    padding.
-    """
+    Each field gets its mask and `FIELD_segments`, int32: 1, 2, ... for examples (0: padding)."""
     row = np.repeat(np.arange(len(counts)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     joined = {}

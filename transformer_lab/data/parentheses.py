@@ -1,8 +1,7 @@
-"""Balanced parentheses, made on the fly: with one pair of symbols, or with five that must match.
+"""Generated texts of balanced parentheses: one kind of symbols, or five that must match.
 
-A text and its counterpart of the other class share their length and their symbols, so neither
-lengths nor counts tell the classes apart.
-"""
+Each balanced text has an unbalanced counterpart of the same length and symbols, so that neither
+lengths nor counts tell the classes apart."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -23,16 +22,16 @@ _TRIES = 1000
 
 @dataclass(frozen=True)
 class ParenthesesConfig:
-    """Which texts to make; each split's lengths are drawn evenly, both classes at each length."""
+    """Settings of the texts; lengths are drawn uniformly, with both classes at each length."""
 
     symbols: str = "signs"  # signs: + is +1, - is -1; ten: 0 to 4 open, i is closed by 9 - i
-    min_length: int = 16  # of training, validation and test
+    min_length: int = 16  # symbols of a text in each split
     max_length: int = 32
     train_size: int = 20_000  # texts, half of each class
     validation_size: int = 500
     test_size: int = 1000
     other_lengths: tuple[int, ...] = (32, 48, 64, 96)  # the finished model is scored on these too
-    other_size: int = 400  # texts of each of them
+    other_size: int = 400  # texts of each of these lengths
     near_misses: float = 0.5  # share of unbalanced texts with two symbols swapped; others: shuffled
     seed: int = 0
 
@@ -49,7 +48,7 @@ class ParenthesesConfig:
 
 
 def is_balanced(text: str, symbols: str) -> bool:
-    """Whether each symbol closes the last one that is open, and none stays open."""
+    """Whether each closing symbol matches the last open one, and none stays open."""
     closes, stack = ALPHABETS[symbols], []
     for symbol in text:
         if symbol in closes:
@@ -60,11 +59,10 @@ def is_balanced(text: str, symbols: str) -> bool:
 
 
 def balanced(pairs: int, symbols: str, draw: Random) -> str:
-    """One of all balanced texts of so many pairs, each as likely.
+    """A balanced text of so many pairs, each such text equally likely.
 
-    Of the rotations of n steps up and n + 1 down, one falls below its start in the last step only:
-    the one that begins after the first lowest point (the cycle lemma, Dvoretzky 1947).
-    """
+    Of the rotations of n steps up and n + 1 down, exactly one falls below its start only in the
+    last step: the one that begins after the first lowest point (cycle lemma, Dvoretzky 1947)."""
     ups = [True] * pairs + [False] * (pairs + 1)
     draw.shuffle(ups)
     height, lowest, start = 0, 0, 0
@@ -82,7 +80,7 @@ def balanced(pairs: int, symbols: str, draw: Random) -> str:
 
 
 def unbalanced(text: str, symbols: str, near: bool, draw: Random) -> str:
-    """The symbols of a balanced text with two of them swapped, or shuffled, until it is not one."""
+    """An unbalanced text made of a balanced one by swapping two symbols, or by shuffling."""
     while True:
         mixed = list(text)
         if near:
@@ -97,7 +95,7 @@ def unbalanced(text: str, symbols: str, near: bool, draw: Random) -> str:
 def rows(
     config: ParenthesesConfig, lengths: list[int], size: int, draw: Random, held: set[str]
 ) -> Iterator[Example]:
-    """Texts of both classes in turn, lengths drawn evenly; none of those that are held out."""
+    """Balanced and unbalanced texts in turn, lengths drawn uniformly, none of them in `held`."""
     for _ in range(-(-size // 2)):
         for _ in range(_TRIES):
             yes = balanced(draw.choice(lengths) // 2, config.symbols, draw)
@@ -115,7 +113,7 @@ def rows(
 
 
 def load(config: ParenthesesConfig) -> Splits:
-    """The splits of a config, the same every time; no held-out text is trained on."""
+    """The splits of a config, always the same; no held-out text is trained on."""
     lengths = list(range(config.min_length, config.max_length + 1, 2))
     make = lambda size, number, held: list(  # noqa: E731
         rows(config, lengths, size, _random(config, number), held)
@@ -128,12 +126,12 @@ def load(config: ParenthesesConfig) -> Splits:
 
 
 def of_length(config: ParenthesesConfig, length: int, trained: set[str]) -> list[Example]:
-    """Test texts of one length, which may be beyond those of training; none was trained on."""
+    """Test texts of one length, perhaps longer than any trained on; none was trained on."""
     return list(rows(config, [length], config.other_size, _random(config, -length), trained))
 
 
 def baselines(train: list[Example], test: list[Example]) -> dict[str, float]:
-    """Accuracy of the commonest class, and of the commonest class of each length."""
+    """The accuracy of the commonest class, and of the commonest class of each length."""
     of_each = defaultdict(Counter)
     for row in train:
         of_each[len(row.text)][row.label] += 1

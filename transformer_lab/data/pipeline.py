@@ -1,4 +1,4 @@
-"""Batches read ahead by threads, and a place in them that a checkpoint can hold."""
+"""Reads batches ahead in threads or processes, at a position that a checkpoint can store."""
 
 import operator
 import sys
@@ -17,16 +17,16 @@ Batch = dict[str, np.ndarray]
 
 
 class Batches(Iterator[Batch]):
-    """The batches of a plan, for ever.
+    """An endless iterator over the batches of a plan.
 
-    `load(ids, shape)` makes a batch of example ids, -1 being a filler row; it runs in threads, so
-    it may read but not change. For padded token ids it is `partial(fill, fields, pad_id=0)`.
-    With `by_rows`, `load` can make some rows of a batch alone: it has a third argument, which rows
-    are needed, bool [rows], or None for all; see `only`.
-    A batch depends on the plan and the step alone, so the state is one number, kept with the
-    plan's fingerprint, and does not depend on `workers`: processes that read, each with a copy of
-    plan and `load`; 0: threads of this one. Use as a context manager, or `close()`, to end them.
-    """
+    `load(ids, shape)` makes a batch of example ids, where -1 is a padding row; as it runs in
+    threads, it must not change anything. For padded token ids it is `partial(fill, fields,
+    pad_id=0)`. With `by_rows`, `load` can make some rows of a batch only: its third argument says
+    which rows are needed, bool [rows], or None for all; see `only`.
+
+    A batch depends only on the plan and the step, so the state is one number, stored with the
+    plan's fingerprint. It does not depend on `workers`, the number of processes that read, each
+    with a copy of the plan and `load`; 0 means threads. `close()` ends them."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Batches(Iterator[Batch]):
         return batch
 
     def only(self, needed: Callable[[int], np.ndarray]) -> None:
-        """Of a batch of n rows makes those of `needed(n)`, if `load` can: the others hold no tokens
-        but their masks are right, so that what counts them counts the whole batch."""
+        """Loads only the rows `needed(n)` of each batch of n rows, if `load` can. The other rows
+        hold no tokens, but their masks are right, so that counts are those of the whole batch."""
         self._needed = needed if self._by_rows else None
 
     def _open(self) -> Iterator[Batch]:
-        """Reads from the present place on; threads and processes start with the first batch."""
+        """Starts reading at the current position; its threads start with the first batch."""
         if self._closed:
             raise ValueError("the batches were closed")
         # Grain wraps an index at the length of its source, so a source of one epoch would repeat
@@ -64,9 +64,9 @@ class Batches(Iterator[Batch]):
         ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)
         batches = steps.to_iter_dataset(ahead)
         if self._workers:
-            if not flags.FLAGS.is_parsed():  # in a notebook or test; Grain reads flags of its own
+            if not flags.FLAGS.is_parsed():  # in notebooks and tests; Grain reads its own flags
                 flags.FLAGS.mark_as_parsed()
-            # Shared memory is little in containers, and what is read ahead would be left behind.
+            # Containers have little shared memory, and prefetched batches would stay in it.
             by_pipe = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
             batches = grain.experimental.WithOptionsIterDataset(batches, by_pipe)
             options = grain.MultiprocessingOptions(self._workers, per_worker_buffer_size=4)
@@ -74,11 +74,11 @@ class Batches(Iterator[Batch]):
         return iter(batches)
 
     def get_state(self) -> dict[str, Any]:
-        """The step of the next batch and the plan it counts in; plain JSON."""
+        """The step of the next batch and the plan's fingerprint, as plain JSON."""
         return {"next_index": self._place, "fingerprint": self._plan.fingerprint()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes to a saved place; LabError if it was saved under another plan."""
+        """Moves to a stored position; LabError if it belongs to another plan."""
         if set(state) != {"next_index", "fingerprint"}:
             raise LabError(f"not a data state: keys {sorted(state)}; restore what get_state gave")
         if state["fingerprint"] != self._plan.fingerprint():
@@ -98,7 +98,7 @@ class Batches(Iterator[Batch]):
             self._iterator = None
 
     def close(self) -> None:
-        """Ends the threads and processes; no batch can be taken afterwards."""
+        """Ends the threads and processes; no more batches can be taken."""
         self._stop()
         self._closed = True
 

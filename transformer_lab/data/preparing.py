@@ -1,9 +1,8 @@
-"""Writes prepared directories (`data.shards`): in parallel, shard by shard, and on after a kill.
+"""Writes prepared directories (`data.shards`) in parallel, and resumes after being killed.
 
-First comes what all shards need: the held-out texts, and a tokenizer (`data.contents`). Then each
-shard is written for itself, and last the index over all of them. A file that is done is whole, so
-the same call goes on where one before was stopped.
-"""
+First come the files that all shards need: the held-out texts and the tokenizer (`data.contents`).
+Then each shard is written by itself, and finally their index. Files only get their names when they
+are complete, so that the same call continues where an earlier one stopped."""
 
 import hashlib
 import json
@@ -27,14 +26,13 @@ from transformer_lab.data.splits import SPLITS, key
 from transformer_lab.errors import LabError, read_json
 
 BEGUN = "begun.json"
-BLOCKS = {"pairs": 16, "documents": 1}  # records of an ArrayRecord entry
+BLOCKS = {"pairs": 16, "documents": 1}  # records in each ArrayRecord entry
 
 
 def prepare(plan: Plan, folder: Path, say: Say) -> None:
     """Makes a prepared directory, or finishes one that was begun with the same settings.
 
-    Raises: LabError for another directory's settings, files that changed, or bad content.
-    """
+    Raises: LabError for other settings, changed files, or invalid content."""
     begun = folder / BEGUN
     if begun.exists():
         _refuse_other(folder, read_json(begun)["asked"], plan.asked())
@@ -78,7 +76,7 @@ def _refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> 
 
 
 def _begin(plan: Plan, folder: Path, content: Content) -> None:
-    """The tokenizer, the held-out texts, and last the file that says that both are there."""
+    """Writes the tokenizer, the held-out texts, and last the file that marks both as complete."""
     (folder / "shards").mkdir(parents=True, exist_ok=True)
     held = {key(row[0]) for rows in content.held.values() for part in rows.values() for row in part}
     sample = (text_ for row in content.sample if key(row[0]) not in held for text_ in row)
@@ -99,7 +97,7 @@ def _begin(plan: Plan, folder: Path, content: Content) -> None:
 
 
 def put(path: Path, content: bytes) -> None:
-    """The file is whole or it is not there."""
+    """Writes a file under a temporary name and renames it, so that it is never incomplete."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     os.replace(part, path)
@@ -107,7 +105,7 @@ def put(path: Path, content: bytes) -> None:
 
 @cache
 def _shared(folder: str) -> tuple[dict[str, Any], text.Tokenizer, set[str]]:
-    """What all shards need: settings, tokenizer, and which sources are held out."""
+    """What all shards need: the settings, the tokenizer, and the held-out sources."""
     about = read_json(Path(folder) / BEGUN)
     lines = [
         line
@@ -118,7 +116,7 @@ def _shared(folder: str) -> tuple[dict[str, Any], text.Tokenizer, set[str]]:
 
 
 def _write_shard(folder: str, number: int, content: Part | Sequence[Texts]) -> int:
-    """Writes the records of a shard, their lengths, and last what counts as done."""
+    """Writes a shard's records, then their lengths, and last the file that marks it as done."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     about, tokenizer, held = _shared(folder)
@@ -155,7 +153,7 @@ def _not_held(rows: Iterable[Texts], held: set[str], report: Counter[str]) -> It
 
 
 def batched(items: Iterable[Any], count: int) -> Iterator[list[Any]]:
-    """The items, so many at a time."""
+    """Lists of `count` items in order; the last may be shorter."""
     iterator = iter(items)
     while some := list(islice(iterator, count)):
         yield some
@@ -164,7 +162,7 @@ def batched(items: Iterable[Any], count: int) -> Iterator[list[Any]]:
 def _encoded(
     rows: Iterable[Texts], tokenizer: text.Tokenizer, kind: str
 ) -> Iterator[list[list[int]]]:
-    """Token ids of each row's texts; those of pairs with their start and end tokens."""
+    """Token ids of each row's texts; those of pairs have their start and end tokens."""
     for some in batched(rows, 256):
         columns = [tokenizer.encode_batch(column) for column in zip(*some, strict=True)]
         for row in zip(*columns, strict=True):
@@ -183,8 +181,7 @@ def _finish(
     parts: list[str],
     numbers: list[int],
 ) -> None:
-    """The index over all shards, of which `numbers` gives the part, and last the file that says
-    that the directory is whole."""
+    """Writes the index of the shards of parts `numbers`, then marks the directory complete."""
     done = [read_json(path.with_suffix(".json")) for path in paths]
     records = [shard["records"] for shard in done]
     if not sum(records):
@@ -210,11 +207,10 @@ def _finish(
 
 
 def write_index(folder: Path, files: list[Path], parts: list[int], kind: str) -> None:
-    """`lengths.npy`, `order.npy` and `cells.npy`, and of documents `ends.npy`.
+    """Writes `lengths.npy`, `order.npy` and `cells.npy`, and for documents `ends.npy`.
 
-    `files` hold the lengths of each shard, uint32 [records, fields], `parts` the part that each
-    shard belongs to. Records of one cell stay in their order.
-    """
+    `files` hold the lengths of each shard's records, uint32 [records, fields]; `parts` says to
+    which part each shard belongs. Records of one cell (same part and lengths) keep their order."""
     shapes = [np.load(file, mmap_mode="r").shape for file in files]
     count = sum(shape[0] for shape in shapes)
     fields = next(shape[1] for shape in shapes if shape[0])
@@ -251,10 +247,9 @@ def write_index(folder: Path, files: list[Path], parts: list[int], kind: str) ->
 
 
 def _write_order(path, count, keys, begins, cells, free) -> None:
-    """Places each record behind those of its cell that came before: a counting sort on disk.
+    """Sorts the records by cell, keeping their order in it: a counting sort on disk.
 
-    `free` is where each cell's next record goes.
-    """
+    `free` is the position of the next record of each cell."""
     dtype = np.uint32 if count < 2**32 else np.int64
     order = open_memmap(path, "w+", dtype, (count,))
     for shard, begin in enumerate(begins[:-1].tolist()):

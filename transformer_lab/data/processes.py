@@ -1,4 +1,4 @@
-"""Calls in other processes, a few at a time, whose arguments need not be in memory at once."""
+"""Runs calls in other processes, a few at a time, so that their arguments need little memory."""
 
 import multiprocessing
 import os
@@ -16,11 +16,10 @@ from transformer_lab.errors import LabError
 def results(
     function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], workers: int
 ) -> Iterator[Any]:
-    """What the calls return, as they are done; with one worker in this process, in order.
+    """The results of the calls as they finish; with one worker in this process, and in order.
 
-    Twice as many calls as workers are under way at most. A worker ends when this process does, by
-    whatever means. Raises: what a call raises; LabError for a worker that was killed.
-    """
+    At most twice as many calls as workers run or wait. Workers end when this process ends, however
+    that happens. Raises: what a call raises; LabError for a worker that was killed."""
     if workers <= 1:
         yield from (function(*call) for call in calls)
         return
@@ -44,8 +43,8 @@ def results(
 
 
 def _end_with_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent to say what happens
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallel part
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes run in parallel already
     parent = multiprocessing.parent_process()
 
     def watch():

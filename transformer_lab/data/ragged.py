@@ -1,4 +1,4 @@
-"""Rows of unequal length in two flat arrays: how tokenized examples lie in memory."""
+"""Rows of unequal length in two flat arrays, as tokenized examples are kept in memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,10 @@ from transformer_lab.errors import LabError
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Token ids of many examples, row i being `values[offsets[i] : offsets[i + 1]]`.
+    """Token ids of many examples; row i is `values[offsets[i] : offsets[i + 1]]`.
 
-    Two arrays, not a list of lists: a million rows are two objects, and a batch is one gather.
-    Raises LabError if the offsets do not partition the values.
-    """
+    Rows [5, 6] and [7] have the values 5, 6, 7 and the offsets 0, 2, 3. Unlike a list of lists, a
+    million rows are two objects, and a batch is one gather. LabError if offsets are invalid."""
 
     values: Int32[np.ndarray, "tokens"]
     offsets: Int64[np.ndarray, "rows_and_one"]
@@ -36,7 +35,7 @@ class Ragged:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Sequence[int]]) -> "Ragged":
-        """Packs one sequence of token ids a row; rows may be empty, and there may be none."""
+        """Packs one sequence of token ids per row; rows may be empty, and there may be none."""
         lists = list(lists)
         offsets = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(row) for row in lists], out=offsets[1:])
@@ -54,11 +53,11 @@ class Ragged:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[Int32[np.ndarray, "length"]]:
-        """The rows, one after the other."""
+        """Iterates over the rows in order, each as a view."""
         return map(self.__getitem__, range(len(self)))
 
     def lengths(self) -> Int64[np.ndarray, "rows"]:
-        """Tokens of each row."""
+        """The number of tokens in each row."""
         return np.diff(self.offsets)
 
     def __add__(self, other: "Ragged") -> "Ragged":
@@ -66,20 +65,19 @@ class Ragged:
         return Ragged(np.concatenate([self.values, other.values]), offsets)
 
     def take(self, ids: Int[np.ndarray, "chosen"]) -> "Ragged":
-        """The rows `ids`, in that order, copied."""
+        """A copy of the rows `ids`, in that order."""
         lengths = self.lengths()[ids]
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        # Each value's place in the old array: its row's old start plus its place in the row.
+        # Each value's index in the old array: its row's old start plus its index in the row.
         moved = np.repeat(self.offsets[:-1][ids] - offsets[:-1], lengths)
         return Ragged(self.values[moved + np.arange(len(moved))], offsets)
 
 
 def lengths_of(fields: dict[str, Ragged]) -> Int64[np.ndarray, "rows fields"]:
-    """Lengths of every example, one column a field in the dictionary's order.
+    """The lengths of every example, with one column for each field in the dictionary's order.
 
-    Raises LabError if the fields hold different numbers of rows.
-    """
+    Raises: LabError if the fields have different numbers of rows."""
     counts = {name: len(rows) for name, rows in fields.items()}
     if len(set(counts.values())) != 1:
         raise LabError(f"fields must hold equally many rows, at least one field; got {counts}")
@@ -89,12 +87,11 @@ def lengths_of(fields: dict[str, Ragged]) -> Int64[np.ndarray, "rows fields"]:
 def fill(
     fields: dict[str, Ragged], ids: Int[np.ndarray, "rows"], shape: Sequence[int], pad_id: int
 ) -> dict[str, np.ndarray]:
-    """Rows `ids` of every field, padded on the right to `shape`.
+    """The rows `ids` of every field, padded on the right to `shape`.
 
-    `shape` holds one length a field, in the dictionary's order. For a field `name` the batch gets
-    `name` (int32 [rows, length]) and `name_mask` (bool, True on the tokens). The id -1 is a filler
-    row: all padding. Raises LabError for a row longer than its field's length: nothing is cut.
-    """
+    `shape` holds one length per field, in the dictionary's order. A field `name` gives `name`
+    (int32 [rows, length]) and `name_mask` (bool, True on the tokens). The id -1 gives a row of
+    padding. Raises: LabError for a row longer than its field's length, as nothing is cut."""
     batch = {}
     for (name, rows), length in zip(fields.items(), shape, strict=True):
         batch[name], batch[f"{name}_mask"] = _pad(rows, ids, length, pad_id, name)

@@ -1,7 +1,6 @@
-"""BERT's training examples: pairs of segments for next-sentence prediction, or full sentences.
+"""BERT's training examples: two segments for next-sentence prediction, or full sentences.
 
-Where a row holds no token its ids are the padding's, and its mask is False.
-"""
+Where a row holds no token its ids are the padding's, and its mask is False."""
 
 import hashlib
 import re
@@ -26,23 +25,22 @@ _END = re.compile(
     r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))(?<!\b[A-Z]\.)(?<!\b(?:Mr|Dr|St)\.)(?<!\bMrs\.)"
     r"\s+(?=[\"'(\[]?[A-Z0-9])"
 )
-# Odd numbers that spread the five of an example over 64 bits.
+# Odd multipliers that hash the five numbers of an example to 64 bits.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, 6, dtype=np.uint64)
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text by a plain rule; a line break ends one too, blank lines are none."""
+    """The sentences of a text by a simple rule; each line break ends one, blank lines are none."""
     lines = (line.strip() for line in text.splitlines())
     return [sentence for line in lines if line for sentence in _END.split(line)]
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """The sentences of all documents, one after the other, an end token after each document.
+    """The sentences of all documents in a row, with an end token after each document.
 
     Sentence i is `tokens[starts[i] : ends[i]]`, and document d has the sentences `documents[d]` to
-    `documents[d + 1] - 1`. Sentences without a token, and documents without one, are left out.
-    """
+    `documents[d + 1] - 1`. Empty sentences and documents are left out."""
 
     tokens: Int32[np.ndarray, "tokens"]
     starts: Int64[np.ndarray, "sentences"]
@@ -51,42 +49,42 @@ class Sentences:
 
     @classmethod
     def from_lists(cls, documents: Iterable[Iterable[Sequence[int]]], eos: int) -> "Sentences":
-        """Of documents as sentences as token ids."""
+        """The sentences of documents given as lists of sentences of token ids."""
         full = [[s for s in sentences if len(s)] for sentences in documents]
         full = [sentences for sentences in full if sentences]
         sizes = np.array([len(s) for d in full for s in d], np.int64)
         counts = np.array([len(d) for d in full], np.int64)
-        ends = np.cumsum(sizes) + np.repeat(np.arange(len(full)), counts)  # the end tokens before
+        ends = np.cumsum(sizes) + np.repeat(np.arange(len(full)), counts)  # end tokens before it
         tokens = [token for d in full for token in (*(t for s in d for t in s), eos)]
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return cls(np.array(tokens, np.int32), ends - sizes, ends, bounds)
 
     @classmethod
     def encode(cls, documents: Iterable[Sequence[str]], tokenizer: Tokenizer) -> "Sentences":
-        """Of documents as sentences as text."""
+        """The sentences of documents given as lists of sentences of text."""
         return cls.from_lists(map(tokenizer.encode_batch, documents), tokenizer.eos_id)
 
 
 class PairPlan(BatchPlan):
     """The examples of every epoch, as a pure function of (seed, step).
 
-    Ids are int64 [rows, 6]: start and end of segment A in the sentences' tokens, those of B, 1 if
-    B is random (0: B follows A), and a draw from which the row is masked. Filler rows are -1.
+    Ids are int64 [rows, 6]: start and end of segment A in the sentences' tokens, those of B, 1 if B
+    is random (0: B follows A), and a random seed for masking. Padding rows are -1.
 
-    With `next_sentence` (Devlin et al. 2019, sections 3.1 and A.2): each epoch draws anew. Walking
-    through a document, sentences are taken until they fill a row (in a share `short_probability` of
-    the examples: until they reach a length drawn from 2 on) and are cut in two at random. Half the
-    examples keep what follows A as B; half get a B that begins anywhere in another document, and
-    the sentences that A left are taken again. A document of one sentence has random pairs only. Too
-    many tokens are cut off the longer segment, at its start or end at random. An epoch has as many
-    examples as the first: the later ones drop some or repeat some.
-    Without (Liu et al. 2019, section 4.2, FULL-SENTENCES): a row is as many sentences in a row as
-    it holds, with an end token between documents; B is empty, and epochs differ in the order only.
-    A sentence longer than a row is cut.
+    With `next_sentence` (Devlin 2019, sections 3.1 and A.2) each epoch draws new examples. In a
+    document, sentences are taken until they fill a row (in a share `short_probability` of the
+    examples: until they reach a length drawn from 2 on) and are divided in two at random. Half of
+    the examples keep what follows A as B; the others get a B that begins anywhere in another
+    document, and A's unused sentences are taken again. A document of one sentence gives random
+    examples only. Surplus tokens are cut off the longer segment, at its start or end at random. An
+    epoch has as many examples as the first: later ones drop some or repeat some.
 
-    The draws are another each step (dynamic masking), else one an example for all epochs (static).
-    Raises: LabError for no sentence, and for pairs out of a single document.
-    """
+    Without (FULL-SENTENCES, Liu 2019, section 4.2) a row holds as many consecutive sentences as
+    fit, with an end token between documents; B is empty, and epochs differ only in the order. A
+    sentence longer than a row is cut.
+
+    Masks differ in each step (dynamic masking), or are the same in all epochs (static). Raises:
+    LabError without sentences, and for next sentences from a single document."""
 
     def __init__(
         self,
@@ -131,7 +129,7 @@ class PairPlan(BatchPlan):
         return np.column_stack([ids, np.where(ids[:, 0] < 0, -1, draws)])
 
     def examples(self, epoch: int) -> Int64[np.ndarray, "n 5"]:
-        """The examples that an epoch draws from, in the documents' order."""
+        """The examples of an epoch in the order of the documents, before they are shuffled."""
         if not self.next_sentence:
             return self._rows_of_sentences()
         rng = np.random.default_rng((self.seed, epoch, 1))
@@ -150,7 +148,7 @@ class PairPlan(BatchPlan):
                 stop = self._reach(at, target, last)
                 split = int(rng.integers(at + 1, max(at + 2, stop)))
                 other = int(rng.integers(len(bounds) - 2))
-                other += other >= document  # each but this one
+                other += other >= document  # any document but this one
                 b = int(rng.integers(bounds[other], bounds[other + 1]))
                 wanted = target - (ends[split - 1] - starts[at])
                 b_stop, after = self._reach(b, wanted, bounds[other + 1]), split
@@ -197,7 +195,7 @@ class PairPlan(BatchPlan):
 
 
 def _trim(examples: np.ndarray, capacity: int, rng: np.random.Generator) -> np.ndarray:
-    """Examples whose segments fit: the longer loses tokens until it is no longer the longer."""
+    """Cuts segments to fit: the longer one loses tokens until it is no longer than the other."""
     a0, a1, b0, b1, is_random = examples.T
     size = np.stack([a1 - a0, b1 - b0])
     half = np.array([[(capacity + 1) // 2], [capacity // 2]])
@@ -216,10 +214,9 @@ def load_pairs(
 ) -> Batch:
     """The examples of a `PairPlan` as [CLS] A [SEP] B [SEP], or [CLS] A [SEP].
 
-    `tokens`, `types` (0, and 1 from B's first token to the end token after it): int32 [rows,
-    length]; `mask`: bool, True on the tokens; `is_random`: int32 [rows], 0 in a filler row too,
-    which is all padding. `hide`, such as a `masking.Masker`, gets the batch and the rows' draws.
-    """
+    `tokens` and `types` (1 from B's first token to the end token after it, else 0) are int32 [rows,
+    length], `mask` is bool, True on the tokens, and `is_random` int32 [rows]; padding rows are 0
+    there. `hide`, such as a `masking.Masker`, gets the batch and the rows' random seeds."""
     a0, a1, b0, b1, is_random, draws = ids.T[:, :, None]
     positions = np.arange(shape[0])
     a_end = a1 - a0 + 1  # where the end token of A stands

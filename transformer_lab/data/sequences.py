@@ -1,4 +1,4 @@
-"""Sequences with a target at some positions: tests of what a model remembers, and how far."""
+"""Generated sequences with targets at some positions, which test a model's memory."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -16,22 +16,22 @@ from transformer_lab.kinds import kind
 
 @dataclass(frozen=True)
 class SequencesConfig(SourceConfig):
-    """Which sequences to make, of which length, and how many."""
+    """Settings of sequences: the source, the length, how many there are, and their difficulty."""
 
     source: str = "mqar"  # mqar | selective_copying | induction_heads | listops | pixels
-    length: int = 64  # tokens of a sequence; of listops at most, of pixels height x width
-    train_size: int = 20_000  # sequences of each split; of pixels at most, 0: all
+    length: int = 64  # tokens of a sequence; for listops the most, for pixels height x width
+    train_size: int = 20_000  # sequences of each split; for pixels the most (0: all)
     validation_size: int = 1000
     test_size: int = 1000
-    other_size: int = 256  # test sequences of each length that the finished model is scored on too
-    vocabulary: int = 0  # tokens that there are; 0: as the source's paper has them
-    pairs: int = 4  # of mqar: keys with their values in a sequence
+    other_size: int = 256  # test sequences of each of `task.other_lengths`
+    vocabulary: int = 0  # size of the vocabulary; 0: as in the source's paper
+    pairs: int = 4  # for mqar: pairs of a key and its value in a sequence
     gap_power: float = (
         0.01  # of mqar: a query comes after a gap g with chances as g^(gap_power - 1)
     )
-    remembered: int = 16  # of selective_copying: tokens to tell again
-    images: str = "fashion_mnist"  # of pixels: a source of images
-    path: str = ""  # of pixels: a local copy of the images
+    remembered: int = 16  # for selective_copying: tokens to repeat
+    images: str = "fashion_mnist"  # for pixels: the source of images
+    path: str = ""  # for pixels: a local copy of the images
     seed: int = 0
 
     KIND = "sequences"
@@ -48,10 +48,9 @@ class SequencesConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class Sequences(Sequence):
-    """As many rows of one length; of token, target and mask the last dimension is the position.
+    """Sequences of one length: tokens, targets, and a mask of the positions with a target.
 
-    What a row has no target for is masked; a row that is shorter than the others ends with zeros.
-    """
+    Shorter sequences end with zeros, and positions without a target are masked."""
 
     tokens: Integer[np.ndarray, "n t"]
     targets: Integer[np.ndarray, "n t"]  # 0 where the mask is False
@@ -61,37 +60,37 @@ class Sequences(Sequence):
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """The sequence with this number: its tokens, its targets, and where targets count."""
+        """One sequence: its tokens, its targets, and the mask of positions with targets."""
         names = "tokens", "targets", "mask"
         return {name: getattr(self, name)[index] for name in names}
 
     def take(self, rows: Integer[np.ndarray, "m"] | Bool[np.ndarray, "n"]) -> "Sequences":
-        """The sequences with these numbers."""
+        """The sequences with these indices, or where the array is True."""
         return Sequences(self.tokens[rows], self.targets[rows], self.mask[rows])
 
     def contents(self) -> Iterator[bytes]:
-        """What makes two rows the same one: all tokens that are read."""
+        """The tokens of each sequence as bytes, by which duplicates are found."""
         return map(partial(np.ndarray.tobytes), self.tokens)
 
 
 @dataclass(frozen=True)
 class SequenceSplits(Splits):
-    """The generated sequences of the three splits, and the counts that a report shows."""
+    """The generated sequences of each split, and the counts for a report."""
 
-    content: str = ""  # SHA-256 of all of them
+    content: str = ""  # SHA-256 of all sequences
 
     def fingerprint(self) -> str:
         return self.content
 
 
 def vocabulary_of(config: SequencesConfig) -> int:
-    """How many tokens there are, known before any sequence is made."""
+    """The size of the vocabulary, which is known before any sequence is made."""
     module = kind(SOURCES, f"def {config.KIND}", "config.data.source", config.source)
     return config.vocabulary or module.VOCABULARY
 
 
 def make(config: SequencesConfig, split: str, length: int, size: int) -> Sequences:
-    """Sequences of a split, the same every time; each split and length has its own draws."""
+    """The sequences of a split, always the same; each split and length has its own stream."""
     stream = 0 if length == config.length else length
     draw = np.random.default_rng((config.seed, SPLITS.index(split), stream))
     found = read(config, split, length, size, draw)
@@ -100,7 +99,7 @@ def make(config: SequencesConfig, split: str, length: int, size: int) -> Sequenc
 
 
 def load_sequences(config: SequencesConfig) -> SequenceSplits:
-    """The splits of a config, the same every time; no held-out sequence is trained on."""
+    """The splits of a config, always the same; no held-out sequence is trained on."""
     sizes = {split: getattr(config, f"{split}_size") for split in SPLITS}
     rows = {split: make(config, split, config.length, size) for split, size in sizes.items()}
     held = {key for split in SPLITS[1:] for key in rows[split].contents()}
@@ -121,7 +120,7 @@ def load_sequences(config: SequencesConfig) -> SequenceSplits:
 def distinct(
     draw: np.random.Generator, low: int, high: int, shape: tuple[int, int]
 ) -> Integer[np.ndarray, "n k"]:
-    """Rows of k different numbers from `low` to `high` - 1, each such row as likely."""
+    """Rows of k different numbers from `low` to `high` - 1, each such row equally likely."""
     if shape[1] > high - low:
         raise LabError(
             f"config.data.vocabulary has no {shape[1]} different tokens for a sequence: raise it"
@@ -133,7 +132,7 @@ def distinct(
 
 
 def at_end(tokens: Integer[np.ndarray, "n t"], answers: Integer[np.ndarray, "n k"]) -> Sequences:
-    """Sequences whose last k positions have targets."""
+    """Sequences whose targets are the answers to the last k positions."""
     targets, mask = np.zeros_like(tokens), np.zeros(tokens.shape, bool)
     targets[:, -answers.shape[1] :], mask[:, -answers.shape[1] :] = answers, True
     return Sequences(tokens, targets, mask)

@@ -1,8 +1,7 @@
-"""The order of data larger than memory, as a pure function of (seed, step), in constant memory.
+"""The order of data larger than memory, as a pure function of (seed, step).
 
-Nothing of the size of the data is made: records come from permutations that are computed one index
-at a time, and records of like lengths from the index of a prepared directory (`data.shards`).
-"""
+Memory does not grow with the data: the order of records comes from permutations that are computed
+one index at a time, and records of similar lengths from the index in `data.shards`."""
 
 import hashlib
 from collections import defaultdict
@@ -20,7 +19,7 @@ from transformer_lab.errors import LabError
 
 
 def permuted(indices: Int[np.ndarray, "n"], count: int, *key: int) -> Int64[np.ndarray, "n"]:
-    """Where a permutation of 0 to count - 1 puts each index; the key's numbers choose it."""
+    """Where a permutation of 0 to count - 1, chosen by the key, puts each index."""
     seed = int(np.random.SeedSequence(key).generate_state(1)[0])
     moved = _moved_of_few if count <= 4096 else _moved
     found = (moved(i, int(count) - 1, seed) for i in indices.tolist())
@@ -31,12 +30,12 @@ def _moved(index: int, last: int, seed: int) -> int:
     return index_shuffle(index, max_index=last, seed=seed, rounds=4)
 
 
-# The fewer the indices, the longer each takes, up to milliseconds; some are asked for again.
+# index_shuffle is slower the fewer indices there are, up to milliseconds: results are cached.
 _moved_of_few = lru_cache(maxsize=2**16)(_moved)
 
 
 class Members:
-    """The pieces of some cells' records, numbered from 0; a cell's records have `pieces` each."""
+    """The pieces of the records in some cells, from 0; `pieces` for each record of a cell."""
 
     def __init__(self, shards: Shards, chosen: np.ndarray, pieces: np.ndarray | None = None):
         self._order = shards.order
@@ -48,7 +47,7 @@ class Members:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def find(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Record and piece of each number."""
+        """The record and the piece of it that have each of these numbers."""
         cell = np.searchsorted(self._ends, numbers, "right")
         within = numbers - np.concatenate([[0], self._ends])[cell]
         place, piece = np.divmod(within, self._pieces[cell])
@@ -56,11 +55,9 @@ class Members:
 
 
 class CountedPlan(BatchPlan):
-    """A `BatchPlan` of which only the cells are kept: what lengths there are, and how often.
+    """A `BatchPlan` that keeps only the cells: which lengths occur, and how often.
 
-    `_ids(bucket, epoch, numbers)` gives the examples behind some numbers of a bucket; these come
-    shuffled over the epoch.
-    """
+    `_ids(bucket, epoch, numbers)` gives the examples for numbers of a bucket, shuffled anew."""
 
     _ids: Callable[[int, int, np.ndarray], np.ndarray]
 
@@ -94,12 +91,11 @@ class CountedPlan(BatchPlan):
 
 
 class ShardPlan(CountedPlan):
-    """Batches of records of like lengths; ids are record numbers, -1 for filler rows.
+    """Batches of records of similar lengths; ids are record numbers, -1 for padding rows.
 
-    Records longer than `longest` are left out and counted as `dropped`. With `rates`, one a part
-    of the prepared set, parts are mixed as by `data.mixing.MixedPlan`: an epoch draws as many
-    records as there are, and a part goes through its own in one order after the other.
-    """
+    Records longer than `longest` are left out and counted as `dropped`. With `rates`, one for each
+    part, parts are mixed as in `data.mixing.MixedPlan`: an epoch draws as many records as there
+    are, and a part goes through its own in one shuffled order after another."""
 
     def __init__(
         self,
@@ -158,12 +154,12 @@ class ShardPlan(CountedPlan):
         return ids
 
     def shares(self) -> Float64[np.ndarray, "parts"]:
-        """Each part's share of an epoch's examples."""
+        """The share of each part in the examples of an epoch."""
         return self._drawn.sum(axis=1) / self._drawn.sum()
 
 
 class _DocumentPlan(CountedPlan):
-    """Rows of one length; with `draws` the last column of the ids is a draw below 2^32."""
+    """Rows of one length; with `draws` the last column of the ids is a random number below 2^32."""
 
     def __init__(self, shards, filled, counts, length, rows, seed, draws, kind):
         check_row_shape(length, rows)
@@ -180,11 +176,10 @@ class _DocumentPlan(CountedPlan):
 
 
 class StreamShardPlan(_DocumentPlan):
-    """Windows of the documents' stream, as by `data.packing.StreamPlan`; ids are their starts.
+    """Windows of the stream of documents, as in `data.packing.StreamPlan`; ids are their starts.
 
-    `ends` says where the documents begin and end in it, each with its end token, and with its
-    `start` token if there is one.
-    """
+    `ends` are the positions where documents end in the stream, each with its end token and, if
+    there is one, its `start` token."""
 
     def __init__(
         self,
@@ -211,12 +206,11 @@ class StreamShardPlan(_DocumentPlan):
 
 
 class PackedShardPlan(_DocumentPlan):
-    """Rows that hold whole documents, or pieces of long ones, each once an epoch.
+    """Rows of whole documents, or pieces of long ones, each once an epoch.
 
-    Which lengths share a row is decided from their histogram alone (see `pack_histogram`); which
-    documents of these lengths, anew each epoch. Ids are [rows, most, 2]: document and its first
-    target, -1 where a row has fewer pieces.
-    """
+    Which lengths share a row follows from their histogram alone (see `pack_histogram`); which
+    documents of these lengths do, is drawn in each epoch. Ids are [rows, most, 2]: the document and
+    its first target, -1 where a row has fewer pieces."""
 
     def __init__(self, shards: Shards, length: int, rows: int, seed: int = 0, prefix: bool = False):
         self._lengths = shards.lengths[:, 0]
@@ -231,7 +225,7 @@ class PackedShardPlan(_DocumentPlan):
         self._sizes = [np.array(sizes) for sizes, _ in patterns]
         repeats = np.array([count for _, count in patterns], np.int64)
         self._ends = np.cumsum(repeats)
-        # Of each place in a pattern: the number of its first piece among those of its size.
+        # For each piece of a pattern, the number of its first among all pieces of its size.
         used, self._bases = np.zeros(length + 1, np.int64), []
         for sizes, count in zip(self._sizes, repeats.tolist(), strict=True):
             self._bases.append(bases := np.empty(len(sizes), np.int64))
@@ -263,13 +257,12 @@ class PackedShardPlan(_DocumentPlan):
 
 
 def pack_histogram(counts: list[int]) -> list[tuple[tuple[int, ...], int]]:
-    """Rows filled with pieces, from how many pieces of each size there are: best fit decreasing.
+    """Packs pieces into rows, given only how many there are of each size: best fit decreasing.
 
-    `counts[size]` is the number of pieces of `size` tokens, the last size being the row's length.
-    Gives the sizes that stand in a row and how many rows are so: every piece is in one of them.
-    As `data.packing.pack` does, with like rows taken together, so the time does not depend on the
-    number of pieces (Krell 2021, "Efficient Sequence Packing", section 3).
-    """
+    `counts[size]` is the number of pieces of `size` tokens; the last size is the row's length.
+    Gives the sizes in a row, and the number of such rows: every piece is in one of them. It works
+    as `data.packing.pack` with equal rows handled together, so that its time does not depend on the
+    number of pieces (Krell 2021, "Efficient Sequence Packing", section 3)."""
     length = len(counts) - 1
     rows: dict[int, list[tuple[tuple[int, ...], int]]] = defaultdict(list)  # by the space left
     for size in range(length, 0, -1):

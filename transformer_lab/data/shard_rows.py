@@ -1,9 +1,7 @@
-"""Training rows of documents, in memory or in prepared shards, and of other records in shards.
+"""Loads training rows of documents, in memory or in shards, and of other records in shards.
 
-A loader of shards may be told `needed`, bool [rows], None for all: which rows get their tokens.
-So each of several processes reads its own rows alone; the masks, which come from the index, are
-right in all rows.
-"""
+A loader of shards may be told which rows are `needed`, bool [rows] or None for all. So each of
+several processes reads only its own rows; the masks, made from the index, are right in all."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,9 +30,9 @@ def training_rows(
     start: int,
     eos: int,
 ) -> tuple[BatchPlan, Callable[..., Batch]]:
-    """The order of the rows of documents in a `layout`, and what makes a batch of them."""
+    """The order of the documents' rows in a `layout`, and the function that loads a batch."""
     how = length, rows, seed, prefix
-    begin = None if start == eos else start  # else the end of a document begins the next one
+    begin = None if start == eos else start  # else the end token before serves as start
     if isinstance(documents, Shards):
         found = {"shards": documents, "eos": eos}
         if layout == "packed":
@@ -58,7 +56,7 @@ def load_records(
     shards: Shards,
     pad_id: int,
 ) -> Batch:
-    """The rows of a `ShardPlan`: each field padded to its length, and its mask."""
+    """The rows of a `ShardPlan`: each field, padded to its length, with its mask."""
     real = (ids >= 0) if needed is None else (ids >= 0) & needed
     rows = np.where(real, np.cumsum(real) - 1, -1)
     batch = fill(shards.take(ids[real]), rows, shape, pad_id)
@@ -84,7 +82,7 @@ def load_stream(
     ends = shards.ends if ends is None else ends
     real = (starts >= 0) if needed is None else (starts >= 0) & needed
     first = np.searchsorted(ends, np.maximum(starts[real], 0), "right") - 1
-    begin = starts[real] - ends[first].astype(np.int64)  # of the window, in its first document
+    begin = starts[real] - ends[first].astype(np.int64)  # the window's start in its first document
     laps, rest = np.divmod(starts[real] + length, int(ends[-1]))
     last = np.searchsorted(ends, rest, "right") - 1 + laps * len(shards)
     counts = last - first + 1

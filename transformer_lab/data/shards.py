@@ -1,16 +1,15 @@
-"""A prepared directory: tokens in ArrayRecord shards with an index, read at random places.
+"""A prepared directory: tokens in ArrayRecord shards with an index, for random access.
 
-What `data.preparing` writes. The index lies in files that are mapped, not read, so that the memory
-of a run does not grow with the data:
+`data.preparing` writes it. The files of the index are memory-mapped, so that the memory of a run
+does not grow with the data:
 
-- `lengths.npy`, uint32 [records, fields]: tokens of each record's fields;
-- `order.npy`, uint64 [records]: record numbers, those of one part and of the same lengths together;
-- `cells.npy`, int64 [cells, 2 + fields]: part, count and lengths of each such group, in that order;
-- `ends.npy`, uint64 [records + 1], of documents: where each ends in the stream of all of them, an
-  end token after each.
+- `lengths.npy`, uint32 [records, fields]: tokens in each record's fields;
+- `order.npy`, uint64 [records]: record numbers, grouped by part and lengths;
+- `cells.npy`, int64 [cells, 2 + fields]: part, count and lengths of each such group, in order;
+- `ends.npy`, uint64 [records + 1], for documents: where each ends in the stream of all of them,
+  with an end token after each.
 
-A shard's ArrayRecord entry holds `block` records, one after the other, each its fields' tokens.
-"""
+A shard's ArrayRecord entry holds `block` records in a row, each with the tokens of its fields."""
 
 import json
 import threading
@@ -28,12 +27,12 @@ from transformer_lab.errors import LabError, read_json
 
 PREPARED = "prepared.json"
 TOKENIZER = "tokenizer"
-# Settings of config.data that say where the data lies, not what it is.
+# Settings of config.data that say where the data is, not what it is.
 LOCATION = ("source", "path")
 
 
 class Shards:
-    """The records of a prepared directory, by their numbers from 0. Safe to use from threads."""
+    """The records of a prepared directory, numbered from 0; safe to read from several threads."""
 
     def __init__(self, path: str | Path):
         self.folder = Path(path).expanduser()
@@ -61,22 +60,22 @@ class Shards:
 
     @cached_property
     def ends(self) -> Int[np.ndarray, "records_and_one"]:
-        """Where each document's end token stands behind, in the stream; 0 first."""
+        """The stream position after each document's end token, with 0 in front."""
         return np.load(self.folder / "ends.npy", mmap_mode="r")
 
     def records_of_parts(self) -> Int64[np.ndarray, "parts"]:
-        """How many records each part has; those of a part stand together."""
+        """The number of records in each part; the records of a part are consecutive."""
         return np.bincount(self.cell_parts, self.counts, len(self.parts)).astype(np.int64)
 
     def part_of(self, ids: Int64[np.ndarray, "rows"]) -> Int64[np.ndarray, "rows"]:
-        """The number of each record's part."""
+        """The number, from 0, of the part that each record belongs to."""
         return np.searchsorted(np.cumsum(self.records_of_parts()), ids, "right")
 
     def tokenizer(self) -> text.Tokenizer:
         return text.load_dir(self.folder / TOKENIZER)
 
     def held_out(self, split: str) -> dict[str, list[tuple[str, ...]]]:
-        """The texts of validation or test, by part."""
+        """The texts of the split "validation" or "test", by the name of their part."""
         found: dict[str, list[tuple[str, ...]]] = {part: [] for part in self.parts}
         for line in (self.folder / f"{split}.jsonl").read_text(encoding="utf-8").splitlines():
             part, *texts = json.loads(line)
@@ -84,10 +83,10 @@ class Shards:
         return found
 
     def take(self, ids: Int64[np.ndarray, "rows"]) -> dict[str, Ragged]:
-        """The tokens of records, a Ragged a field, in the order of `ids`; each may come twice."""
+        """The tokens of the records `ids`, in that order, by field; a record may come twice."""
         shards = np.searchsorted(self._starts, ids, "right") - 1
         block, width = self.about["block"], len(self.fields)
-        first = ids - (ids - self._starts[shards]) % block  # of the record's entry
+        first = ids - (ids - self._starts[shards]) % block  # the first record of its entry
         before = first[:, None] + np.arange(block - 1)
         earlier = np.where(before < ids[:, None], self._sizes(before), 0).sum(axis=1)
         lengths = np.asarray(self.lengths[ids], np.int64).reshape(-1, width)
@@ -138,17 +137,16 @@ class Shards:
 
 
 def shard_name(number: int) -> str:
-    """The file of a shard, in the prepared directory."""
+    """The path of a shard's file in the prepared directory, such as "shards/00002.array_record"."""
     return f"shards/{number:05d}.array_record"
 
 
 def open_shards(
     data: Any, tokenizer: text.TokenizerConfig, kind: str, own: text.Tokenizer | None = None
 ) -> Shards:
-    """The prepared directory of a config's section `data`, if all its settings are those asked for.
+    """The prepared directory of a config's section `data`, if it was made with these settings.
 
-    `own` is the tokenizer of the run's weights, where it has one already. Raises: LabError.
-    """
+    `own` is the tokenizer of the run's weights, else None. LabError if anything differs."""
     shards = Shards(data.path)
     where, about = shards.folder, shards.about
     if about["task"] != kind:
@@ -171,5 +169,5 @@ def open_shards(
 
 
 def settings(data: Any) -> dict[str, Any]:
-    """What a section `data` says of the content."""
+    """The settings of a section `data` that decide the content, not where it is."""
     return {key: value for key, value in asdict(data).items() if key not in LOCATION}

@@ -1,4 +1,4 @@
-"""Span corruption: spans of a text give way to sentinels, and the target spells them out."""
+"""Span corruption (T5): sentinels replace spans of a text, and the target spells them out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ Ids = Int32[np.ndarray, "n"]
 
 @dataclass(frozen=True)
 class SpansConfig:
-    """How much is hidden, and in how long spans; the defaults are those of Raffel 2020, 3.1.4."""
+    """How much is hidden, in spans of which length; the defaults are T5's (Raffel 2020, 3.1.4)."""
 
-    rate: float = 0.15  # of the tokens
-    mean_length: float = 3.0  # tokens of a span
+    rate: float = 0.15  # share of tokens that are hidden
+    mean_length: float = 3.0  # mean number of tokens in a span
 
     def __post_init__(self):
         if not 0 < self.rate < 1 or self.mean_length < 1:
@@ -26,18 +26,18 @@ class SpansConfig:
             )
 
     def counts(self, length: int) -> tuple[int, int]:
-        """Hidden tokens and spans of a text of so many tokens."""
+        """The number of hidden tokens and of spans in a text of `length` tokens."""
         hidden = min(max(round(length * self.rate), 1), max(length - 1, 1))
         spans = max(round(hidden / self.mean_length), 1)
         return hidden, min(spans, hidden, max(length - hidden, 1))
 
     def lengths(self, length: int) -> tuple[int, int]:
-        """Tokens of input and target, each with its end token."""
+        """The number of tokens in input and target, each with its sentinels and end token."""
         hidden, spans = self.counts(length)
         return length - hidden + spans + 1, hidden + spans + 1
 
     def raw_length(self, inputs: int, targets: int | None = None) -> int:
-        """The longest text whose input, and target if that is given, are not longer than these."""
+        """The longest text whose input, and target if given, do not exceed these lengths."""
         length = 0
         while all(
             most is None or found <= most
@@ -52,10 +52,9 @@ class SpansConfig:
 def span_mask(
     length: int, config: SpansConfig, rng: np.random.Generator
 ) -> Bool[np.ndarray, "length"]:
-    """True at hidden tokens: kept and hidden runs take turns, a kept one first.
+    """True at hidden tokens: kept and hidden runs alternate, beginning with a kept one.
 
-    All ways to divide the tokens among the runs are equally likely. A single token is hidden.
-    """
+    All divisions of the tokens into the runs are equally likely. A single token is hidden."""
     hidden, spans = config.counts(length)
     if length == hidden:
         return np.ones(length, bool)
@@ -64,7 +63,7 @@ def span_mask(
 
 
 def _divide(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """`parts` whole numbers from 1 that make `total`."""
+    """`parts` random whole numbers of at least 1 whose sum is `total`."""
     cuts = np.sort(rng.permutation(total - 1)[: parts - 1]) + 1
     return np.diff([0, *cuts, total])
 
@@ -72,10 +71,10 @@ def _divide(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
 def corrupt(
     ids: Ids, hidden: Bool[np.ndarray, "n"], sentinels: Sequence[int], eos: int
 ) -> tuple[Int32[np.ndarray, "s"], Int32[np.ndarray, "t"]]:
-    """Input and target: the i-th sentinel stands for the i-th span, and before its tokens.
+    """Input and target: the i-th sentinel replaces the i-th span, and precedes it in the target.
 
-    Raises LabError where there are fewer sentinels than spans.
-    """
+    "a b c d" with "b c" hidden gives the input "a S0 d end" and the target "S0 b c end". Raises:
+    LabError if there are fewer sentinels than spans."""
     begins = hidden & ~np.pad(hidden[:-1], (1, 0))
     spans = int(begins.sum())
     if spans > len(sentinels):

@@ -1,8 +1,7 @@
-"""From a source's examples to training, validation and test splits, whatever the source.
+"""Divides a source's examples into training, validation and test splits.
 
-A source is a file of `data.sources`. A config names it; `read` calls its function for the kind of
-examples that the config asks for: `pairs`, `documents`, `labelled`, `images` or `captioned`.
-"""
+A source is a file of `data.sources`. `read` calls its function for the kind of examples that a
+config asks for: `pairs`, `documents`, `labelled`, `images` and so on."""
 
 import hashlib
 import json
@@ -20,11 +19,10 @@ Report = Counter[str]
 
 
 class Item(NamedTuple):
-    """An example on its way to a split.
+    """An example that is not yet in a split.
 
-    Splits that are made here divide no group (a film, a page, a document), and each stratum (a
-    genre, a class) gives its share of them.
-    """
+    New splits divide no group (a film, a page, a document), and each stratum (a genre, a class)
+    gives them the same share."""
 
     group: str
     row: Any
@@ -32,7 +30,7 @@ class Item(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a source gives: items to train on, and those of the held-out splits that it has."""
+    """A source's result: items to train on, and those of the held-out splits that it has."""
 
     parts: dict[str, Sequence]
     licence: str
@@ -43,8 +41,7 @@ class Splits:
     """The examples of each split.
 
     `report` counts the examples read, those dropped by reason, and each split; `labels` are the
-    sorted classes or tags of all splits, where the examples have such.
-    """
+    sorted classes or tags of all splits, or None."""
 
     train: Sequence
     validation: Sequence
@@ -54,16 +51,16 @@ class Splits:
     labels: list[str] | None = None
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content of all splits, in order, and of the labels."""
+        """A SHA-256 of the content of all splits, in order, and of the labels."""
         content = [self.train, self.validation, self.test]
         content += [] if self.labels is None else [self.labels]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 class SourceConfig:
-    """What the sections `data` share: `source`, a file of `data.sources`, sizes, shares, limits."""
+    """Base of the sections `data`: a source (a file of `data.sources`) and checks of sizes."""
 
-    KIND: ClassVar[str]  # the function of the source's file
+    KIND: ClassVar[str]  # the function of the source's file that is called
 
     def __post_init__(self):
         known("config.data.source = ", self.source, kinds(SOURCES, f"def {self.KIND}"))
@@ -76,13 +73,13 @@ class SourceConfig:
 
 
 def read(config: SourceConfig, *more: Any) -> Any:
-    """What the config's source gives; the report, where a kind has one, is counted up."""
+    """The result of the config's source; a report among the arguments is counted up."""
     module = kind(SOURCES, f"def {config.KIND}", "config.data.source", config.source)
     return getattr(module, config.KIND)(config, *more)
 
 
 def read_items(config: SourceConfig) -> tuple[Found, Report]:
-    """The items of the config's source, and how many were read, and dropped for which reasons."""
+    """The items of the config's source, and counts of those read and those dropped by reason."""
     report = Report()
     found = read(config, report)
     count = sum(map(len, found.parts.values())) + report.total()
@@ -90,17 +87,17 @@ def read_items(config: SourceConfig) -> tuple[Found, Report]:
 
 
 def fold(text: str) -> str:
-    """The text with each run of white space as one space and none at its ends."""
+    """The text with each run of white space replaced by one space, and none at its ends."""
     return " ".join(text.split())
 
 
 def key(text: str) -> str:
-    """What makes two texts the same one: case and white space do not count."""
+    """The text by which duplicates are found: case and white space do not matter."""
     return " ".join(text.split()).casefold()
 
 
 def shuffled(names: list[str], seed: int) -> list[str]:
-    """The names in an order that depends on each name and the seed, not on the other names."""
+    """Shuffles names so that their order depends on each name and the seed, not on other names."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\0{name}".encode()).digest())
 
 
@@ -113,11 +110,10 @@ def finish(
     name: Callable[[Any], str],
     **more: Any,
 ) -> Splits:
-    """The splits, with as many training rows as the config's key `limit` says (0: all).
+    """The splits, with at most as many training rows as the config's key `limit` says (0: all).
 
-    Which rows stay depends on their names; a larger limit only adds to them, and the held-out
-    splits are the same. Of a lazy sequence the first rows stay.
-    """
+    Which rows stay depends on their names: a larger limit only adds rows, and the held-out splits
+    do not change. Of a lazy sequence the first rows stay."""
     train, most = rows["train"], getattr(config, limit)
     if most and len(train) > most:
         report[f"over_{limit}"] += len(train) - most
@@ -139,12 +135,11 @@ def split_by_share(
     mixed: bool = True,
     labels_of: Callable[[list], list[str]] | None = None,
 ) -> Splits:
-    """The splits of a config with `validation_share` and `test_share`; the same for every run.
+    """The splits of a config with `validation_share` and `test_share`, the same for every run.
 
-    No row to train on stands in another split or comes twice: rows of one `name` are the same one.
-    Splits that the source has stay as they are; one that it lacks gets its share of the others,
-    shuffled if `mixed`.
-    """
+    No training row is in another split or occurs twice; rows with the same `name` are duplicates.
+    Splits that the source has are kept; a missing one gets its share of the training rows, shuffled
+    if `mixed`."""
     found, report = read_items(config)
     parts = dict(found.parts)
     held = {name(item.row) for split in parts if split != "train" for item in parts[split]}
@@ -164,11 +159,10 @@ def distinct(
     held: Set[Any] = frozenset(),
     longest: int = 0,
 ) -> list[Item]:
-    """Items whose row has a name, each name once and none of those that are held out.
+    """Items whose row has a name, each name once, and none of the names in `held`.
 
-    Rows of texts with a text of more than `longest` characters are dropped as well (0: none are).
-    The report counts what is dropped, by reason.
-    """
+    Rows with a text of more than `longest` characters are dropped too (0: no limit). The report
+    counts what is dropped by reason."""
     kept, seen = [], set()
     for item in items:
         mine = name(item.row)
@@ -187,17 +181,16 @@ def distinct(
 
 
 def both_texts(pair: tuple[str, str]) -> tuple[str, ...]:
-    """The name of a pair for `distinct`: the pair itself, or nothing if one side is blank."""
+    """The name of a pair for `distinct`: the pair itself, or () if one side is blank."""
     return pair if all(map(str.strip, pair)) else ()
 
 
 def _hold_out(parts: dict[str, Sequence[Item]], config: Any, mixed_by: Callable | None) -> list:
-    """The items to train on; the splits that `parts` lacks get their shares of the others.
+    """The items left to train on; adds to `parts` the splits that it lacks.
 
-    Whole groups are taken by a hash of their name until there are enough rows, those of all
-    strata in step; a share that is not 0 gets at least one. Of the user's labelled files each
-    stratum gives a split its first group before any gives a second, and keeps its last one.
-    """
+    Whole groups are taken in the order of a hash of their names, equally from all strata, until
+    there are enough rows; a share that is not 0 gets at least one. In the user's labelled files
+    each stratum gives a split its first group before any gives a second, and keeps its last one."""
     strata: dict[str, dict[str, list[Item]]] = {}
     for item in parts["train"]:
         strata.setdefault(item.stratum, {}).setdefault(item.group, []).append(item)
@@ -230,7 +223,7 @@ def _hold_out(parts: dict[str, Sequence[Item]], config: Any, mixed_by: Callable 
 
 
 def _each_first(queue: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """The queue with each stratum's first group in front, and at the end those that are alone."""
+    """The queue with each stratum's first group in front, and the only groups of others last."""
     left, seen = Counter(stratum for _, stratum, _ in queue), set()
     order: list[list] = [[], [], []]
     for entry in sorted(queue):
@@ -243,14 +236,13 @@ def _each_first(queue: list[tuple[float, str, str]]) -> list[tuple[float, str, s
 def split_by_source(
     items: list[Item], validation_size: int, test_size: int, seed: int, report: Report
 ) -> dict[str, list[Item]]:
-    """Pairs of each split, so that no source sentence stands in two; train in the items' order.
+    """Splits pairs so that no source sentence is in two splits; train keeps the items' order.
 
-    Groups are taken by a hash of their name until enough sentences survive. A held-out sentence
-    survives if no other split holds its source (see `key`), and once only; the rest of its group
-    is dropped, since it may not be trained on either. The held-out splits get exactly the sizes
-    asked for, shuffled, so that the first of them are a fair sample. Raises LabError when nothing
-    would be left to train on.
-    """
+    Groups are taken in the order of a hash of their names until enough sentences survive. A
+    held-out sentence survives once, and only if no other split has its source (see `key`); the rest
+    of its group is dropped, as it may not be trained on either. The held-out splits have exactly
+    the sizes asked for, shuffled, so that their first pairs are a fair sample. Raises: LabError if
+    nothing is left to train on."""
     keys = [key(item.row[0]) for item in items]
     members: dict[str, list[int]] = {}
     for i, item in enumerate(items):
@@ -278,7 +270,7 @@ def _take(
     outside: Counter[str],
     report: Report,
 ) -> list[int]:
-    """Numbers of the pairs of one held-out split, from as many groups as it needs."""
+    """Indices of the pairs of one held-out split, from as many groups as it needs."""
     kept: list[int] = []
     taken: list[int] = []
     while len(kept) < size:
@@ -288,7 +280,7 @@ def _take(
         for i in members[group]:
             taken.append(i)
             outside[keys[i]] -= 1
-            # At zero, every pair with this source is in a held-out group and none was kept yet.
+            # At 0 all pairs with this source are in held-out groups, and none was kept before.
             if not outside[keys[i]]:
                 kept.append(i)
     elsewhere = sum(outside[keys[i]] > 0 for i in taken)
@@ -301,12 +293,11 @@ def _take(
 def remarks(
     report: Mapping[str, int], data: object, classes: Mapping[str, Set[str]] | None = None
 ) -> list[str]:
-    """What is worth knowing of the splits before a run, a line each.
+    """Warnings about the splits before a run, one a line.
 
-    That is a held-out split that is larger than the training set, with the key of `config.data`
-    that mends it, and the classes of which a split has no example. `report` counts the examples of
-    each split, `classes` are those that stand in each.
-    """
+    They name a held-out split larger than the training set, with the key of `config.data` to
+    change, and classes without examples in a split. `report` counts the examples of each split;
+    `classes` are those found in each."""
     lines, train = [], report.get("train", 0)
     for split in ("validation", "test"):
         if 0 < train < report.get(split, 0):

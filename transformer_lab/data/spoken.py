@@ -1,4 +1,4 @@
-"""Recordings of speech with what is said in them, whatever their source."""
+"""Loads recordings of speech with their transcripts, from any source."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, split_by_s
 
 
 class Spoken(NamedTuple):
-    """A file of audio, its text, and its name in the set, wherever that lies."""
+    """A file of audio, its text, and its name in the set, wherever the files are."""
 
     path: str
     text: str
@@ -19,7 +19,7 @@ class Spoken(NamedTuple):
 
 @dataclass(frozen=True)
 class SpokenConfig(SourceConfig):
-    """Which recordings to load and how to split them."""
+    """Settings of recordings: the source, its tables and columns, the splits and a limit."""
 
     source: str = "asterisk"  # asterisk | files
     path: str = ""  # local copy of the set, or the user's table or folder of tables
@@ -34,19 +34,18 @@ class SpokenConfig(SourceConfig):
 
 
 class SpokenSplits(Splits):
-    """The recordings of each split."""
+    """The recordings of each split, whose fingerprint does not depend on their folder."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of the names and texts of all splits, wherever the files lie."""
+        """A SHA-256 of the names and texts of all splits, wherever the files are."""
         names = [[[row.name, row.text] for row in getattr(self, split)] for split in SPLITS]
         return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 def load_spoken(config: SpokenConfig) -> SpokenSplits:
-    """The recordings of a config, fetched at first use; the same for every run with that config.
+    """The recordings of a config, fetched when first used; the same for every run.
 
-    No text to train on stands in another split.
-    """
+    No training text is in another split."""
     name = attrgetter("name")
     found = split_by_share(config, "max_examples", name, name)
     return SpokenSplits(found.train, found.validation, found.test, found.report, found.licence)

@@ -34,23 +34,23 @@ PREFIXES = {
     "question": "question: ",
     "next_sentence": "next sentence: ",
 }
-_COMMON = 3  # a heading of more sections, such as "Syntax", says nothing of one
+_COMMON = 3  # a heading of more sections, such as "Syntax", does not summarise any
 
 
 @dataclass(frozen=True)
 class TextTasksConfig:
-    """Which tasks are mixed, how, and where their texts come from."""
+    """Settings of the mixture: its tasks, their rates, and the sources of their texts."""
 
     tasks: tuple[str, ...] = (*PREFIXES, SPANS)
-    path: str = ""  # a prepared directory, from which the training examples are read then
-    limit: int = 0  # of a task's size when the rates are computed (K); 0: none
-    temperature: float = 1.0  # 1: examples-proportional; the larger, the more equal
+    path: str = ""  # a prepared directory to read the training examples from
+    limit: int = 0  # cap on a task's size when rates are computed (K in the paper); 0: none
+    temperature: float = 1.0  # 1: examples-proportional; larger values mix more equally
     pairs_source: str = "catalogues"  # of translate: see data.parallel
     sentiment_source: str = "reviews"  # see data.labelled
     question_source: str = "spans"
     documents_source: str = "brown"  # of next_sentence and spans: see data.documents
-    held_out: int = 500  # examples of a held-out split of a task at most
-    max_words: int = 80  # of a section to summarize, of a sentence beside another
+    held_out: int = 500  # most examples in each held-out split of a task
+    max_words: int = 80  # most words of a section to summarize, or of two sentences together
     split_seed: int = 0
     spans: SpansConfig = field(default_factory=SpansConfig)
 
@@ -64,8 +64,8 @@ class TextTasksConfig:
 
 
 def load_tasks(config: TextTasksConfig) -> dict[str, PairSplits]:
-    """The examples of each task in the config's order, fetched at first use; of `spans` (document,
-    "") pairs. Held-out splits come shuffled."""
+    """The pairs of each task in the config's order, fetched when first used; those of `spans` are
+    (document, ""). Held-out splits are shuffled."""
     if config.path:
         shards = Shards(config.path)
         held = {
@@ -97,7 +97,7 @@ def _translate(config: TextTasksConfig) -> Loaded:
 
 
 def _summarize(config: TextTasksConfig) -> Loaded:
-    """Sections of the help's pages, cut at `max_words`, to their headings."""
+    """Sections of the help's pages, cut at `max_words`, with their headings as summaries."""
     folder = fetch(libreoffice_help.PACKAGES["en"])
     items = [
         Item(page, (" ".join(body.split()[: config.max_words]), heading))
@@ -133,7 +133,7 @@ def _documents(config: TextTasksConfig) -> Splits:
 
 
 def _next_sentence(config: TextTasksConfig) -> Loaded:
-    """Two sentences and "yes" if the second followed the first; else it is of another document."""
+    """Two sentences with "yes" if the second follows the first, else with "no"."""
     found = _documents(config)
     texts = {}
     for number, split in enumerate(SPLITS):

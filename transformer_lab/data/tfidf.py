@@ -1,4 +1,4 @@
-"""What counts of words tell of a text's class: the baseline of classification."""
+"""Baselines of text classification: the commonest class, and regression on word counts."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,19 @@ Rows = tuple[Sequence[str], Sequence[str]]  # texts and their classes
 
 
 def majority(train: Rows) -> DummyClassifier:
-    """Says the most frequent class of every text; of equals the first by name."""
+    """A classifier that always gives the most frequent class, of equals the first by name."""
     return DummyClassifier(strategy="most_frequent").fit(*train)
 
 
 def logistic(train: Rows, validation: Rows) -> tuple[Pipeline, float]:
-    """Logistic regression on TF-IDF of words, marks and pairs of them, and its C.
+    """Logistic regression on TF-IDF of words, punctuation and pairs of them, and its C.
 
-    Of the C that are right most often on validation the smallest is taken.
-    Raises: LabError for fewer than two classes to train on, or no validation.
-    """
+    Of the C with the best validation accuracy, the smallest is chosen. Raises: LabError for fewer
+    than two classes to train on, or no validation rows."""
     if len(set(train[1])) < 2 or not validation[0]:
         raise LabError("a classifier needs two classes to train on and rows of validation")
     weigh = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     known, held = weigh.fit_transform(train[0]), weigh.transform(validation[0])
     fits = [LogisticRegression(C=c, max_iter=1000).fit(known, train[1]) for c in STRENGTHS]
-    best = max(fits, key=lambda fit: fit.score(held, validation[1]))  # the first of equals
+    best = max(fits, key=lambda fit: fit.score(held, validation[1]))  # of equals the first
     return make_pipeline(weigh, best), best.C

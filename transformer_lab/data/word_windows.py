@@ -1,4 +1,4 @@
-"""Words with their neighbours and words that are none (Mikolov 2013b, sections 2.2 and 2.3)."""
+"""Windows of words and negative samples for word vectors (Mikolov 2013b, 2.2 and 2.3)."""
 
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ Batch = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """Which words are neighbours, and which are drawn against them."""
+    """Settings of word windows: their size, the negative samples, and subsampling."""
 
-    window: int = 5  # words on each side at most; how many is drawn anew for each word
-    negatives: int = 5  # words drawn for each true one
+    window: int = 5  # most words on each side; the number is random for each word
+    negatives: int = 5  # random words drawn for each true neighbour
     subsample: float = 1e-3  # a word of frequency f stays with probability sqrt(this / f); 0: all
-    power: float = 0.75  # words are drawn by frequency to this power
+    power: float = 0.75  # words are drawn with probability proportional to count to this power
 
     def __post_init__(self):
         at_least(self, "windows", 1, "window", "negatives")
@@ -28,11 +28,11 @@ class WindowConfig:
 
 
 class Windows:
-    """Batches of words of documents, a function of (seed, step); ids below `first` are no words.
+    """Batches of a word with its neighbours, a function of (seed, step); ids below `first` are no
+    words.
 
-    A word that subsampling drops leaves its place empty: windows do not grow over it (the "clean"
-    way of Levy 2015, section 3.1). `counts` are those of the training documents.
-    """
+    A word dropped by subsampling leaves a gap: windows do not grow over it (the "clean" variant of
+    Levy 2015, section 3.1). `counts` are those of the training documents."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Windows:
         self.kept = keep_probabilities(counts, config.subsample)
         weights = counts.astype(np.float64) ** config.power * (counts > 0)
         self.cumulative = np.cumsum(weights / weights.sum())
-        self.cumulative[-1] = 1.0  # whatever rounding left
+        self.cumulative[-1] = 1.0  # exactly 1 despite rounding
 
     def plan(self, rows: int, seed: int) -> RowPlan:
-        """Each token is the middle of a window once an epoch."""
+        """A plan in which each token is the middle of a window once in each epoch."""
         name = f"windows {self.config} {self.cbow} True"
         return RowPlan(name, np.ones(len(self.tokens), np.int64), 1, rows, seed)
 
@@ -77,7 +77,7 @@ class Windows:
             self.cumulative, rng.random((*true.shape, self.config.negatives)), side="right"
         )
         outputs = np.concatenate([true[..., None], drawn], axis=-1).astype(np.int32)
-        real = outputs != true[..., None]  # a true word is not drawn against itself
+        real = outputs != true[..., None]  # a drawn word that equals the true one does not count
         real[..., 0] = True
         return {
             "inputs": inputs,
@@ -94,6 +94,6 @@ class Windows:
 def keep_probabilities(
     counts: Int[np.ndarray, "vocab"], subsample: float
 ) -> Float[np.ndarray, "vocab"]:
-    """min(1, sqrt(subsample / frequency)), of words that occur (Mikolov 2013b, eq. 5)."""
+    """min(1, sqrt(subsample / frequency)) for each word (Mikolov 2013b, eq. 5)."""
     frequency = np.maximum(counts, 1) / max(counts.sum(), 1)
     return np.minimum(1.0, np.sqrt(subsample / frequency)) if subsample else np.ones(len(counts))

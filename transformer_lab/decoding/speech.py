@@ -1,10 +1,9 @@
-"""Audio of any length to text with times, by windows that a Whisper model reads one by one.
+"""Transcribes audio of any length, with times, window by window with a Whisper model.
 
-Radford 2023, sections 2.3 and 4.5: a prompt of marks says what to write; the next window begins
-at the last time that was written; a window whose text is improbable or repeats itself is decoded
-again with more randomness; a window without speech is passed over; and the text before is part of
-the prompt.
-"""
+Radford 2023, sections 2.3 and 4.5: a prompt of special tokens says what to write; the next window
+begins at the last time that was written; a window whose text is improbable or repetitive is decoded
+again at a higher temperature; a window without speech is skipped; and the text before a window is
+part of its prompt."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,32 +22,31 @@ from transformer_lab.decoding.loop import SearchResult, Single, controls_of, sea
 from transformer_lab.errors import LabError, known
 from transformer_lab.ops.spectrograms import HOP, RATE, log_mel
 
-STEP = 0.02  # seconds from one token of a time to the next
+STEP = 0.02  # seconds between successive time tokens
 TASKS = ("transcribe", "translate")
 
 
 @runtime_checkable
 class Audio(Protocol):
-    """Samples in -1..1, RATE a second."""
+    """A source of audio samples in -1..1, RATE of them a second."""
 
     def take(self, start: int, count: int) -> Float[np.ndarray, "n"]:
-        """The `count` samples from `start` on, fewer at the end; none lies before an earlier
-        call's start."""
+        """The `count` samples from `start` on, fewer at the end; `start` may never decrease."""
 
 
 @dataclass(frozen=True)
 class SpeechConfig:
-    """What is written of audio, and when a window is decoded again."""
+    """Settings of transcription: language, task, times, and when a window is decoded again."""
 
-    language: str = ""  # such as "fr"; empty: the likeliest of each file's first window
-    task: str = "transcribe"  # or translate: into English
-    times: bool = True  # with times; else a window's text is one piece
+    language: str = ""  # such as "fr"; "": the likeliest in the first window of each file
+    task: str = "transcribe"  # transcribe, or translate into English
+    times: bool = True  # write times; else a window's text is one segment
     with_previous: bool = True  # the text before a window is part of its prompt
-    # The first temperature whose text is good enough counts
+    # The first temperature whose text passes the checks below is used.
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    least_log_prob: float = -1.0  # a token's mean log-probability, below which it is not
-    most_compression: float = 2.4  # by zlib, above which it repeats itself
-    silence: float = 0.6  # probability of no speech, from which on improbable text is none
+    least_log_prob: float = -1.0  # texts of a lower mean log-probability a token are rejected
+    most_compression: float = 2.4  # texts that zlib compresses by a larger factor are repetitive
+    silence: float = 0.6  # from this probability of no speech on, an improbable text is dropped
 
     def __post_init__(self):
         if self.task not in TASKS:
@@ -58,23 +56,22 @@ class SpeechConfig:
 
 
 class Marks(NamedTuple):
-    """The tokens of a prompt; a model may have the start alone, and one of one language has no
-    languages."""
+    """The special tokens of a prompt. A model may have `start` only, or no languages."""
 
     start: int
     previous: int | None = None
     silence: int | None = None
-    no_times: int | None = None  # the tokens of times follow it
+    no_times: int | None = None  # time tokens have the ids after it
     tasks: Mapping[str, int] = MappingProxyType({})
     languages: Mapping[str, int] = MappingProxyType({})
 
     def prompt(self, language: str, task: str, times: bool) -> list[int]:
-        """What a text begins with."""
+        """The special tokens before a text: start, language, task, and whether it has times."""
         kind = [self.languages[language or "en"], self.tasks[task]] if self.languages else []
         return [self.start, *kind, *[self.no_times] * (not times and self.no_times is not None)]
 
     def all(self) -> list[int]:
-        """Every mark that there is."""
+        """The ids of all special tokens that the model has."""
         single = (self.start, self.previous, self.silence, self.no_times)
         return [
             i for i in (*single, *self.tasks.values(), *self.languages.values()) if i is not None
@@ -82,18 +79,18 @@ class Marks(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A piece of text, and from which second to which it is heard."""
+    """A piece of text, with the seconds at which it begins and ends in the audio."""
 
     start: float
     end: float
     text: str
-    log_prob: float  # mean of its window's tokens
+    log_prob: float  # mean over the tokens of its window
     silence: float  # probability that its window holds no speech
     temperature: float
 
 
 class Window(NamedTuple):
-    """What was written of a window."""
+    """The token ids decoded for a window of audio, with what the decision to keep them needs."""
 
     ids: list[int]  # without the end token
     log_prob: float
@@ -102,11 +99,9 @@ class Window(NamedTuple):
 
 
 class Transcriber:
-    """Writes what is heard with a Whisper model, which it compiles once for each kind of prompt.
+    """Transcribes audio with a Whisper model, compiled once for each kind of prompt.
 
-    `text_of` makes text of ids without times. What a temperature draws follows from the seed and
-    the window's place.
-    """
+    `text_of` gives the text of ids without times. Sampling depends on the seed and window only."""
 
     def __init__(
         self,
@@ -125,7 +120,7 @@ class Transcriber:
         self.decode = replace(decode, zero_time=zero, n_best=1, renormalize=True)
         self.eos_id, self.text_of, self.seed = eos_id, text_of, seed
         self.with_previous = config.with_previous and marks.previous is not None
-        self.samples = model.config.frames * HOP  # of a window
+        self.samples = model.config.frames * HOP  # samples of a window
         most = model.config.max_length  # half of it is for the text before
         self.new = min(decode.max_new_tokens or most, most // 2)
         self.room = max(most - self.new - len(self._marks("")) - 1, 0)
@@ -136,7 +131,7 @@ class Transcriber:
             raise LabError("a model of one language does not translate: use task = transcribe")
 
     def language_of(self, params: Any, samples: Float[np.ndarray, "n"]) -> str:
-        """The likeliest language of a window; of a model of one language that one."""
+        """The likeliest language of a window; "en" if the model has no languages."""
         if not self.marks.languages:
             return "en"
         first = self._read(params, self._batch(samples, [self.marks.start], 1))[1]
@@ -144,7 +139,7 @@ class Transcriber:
         return list(self.marks.languages)[int(chances.argmax())]
 
     def __call__(self, params: Any, audio: Audio) -> Iterator[Segment]:
-        """The segments of a file in order, those of each window as soon as it is decoded."""
+        """The segments of the audio in order, yielded as soon as their window is decoded."""
         place, before, language = 0, [], self.config.language
         while len(samples := audio.take(place, self.samples)) >= HOP:
             language = language or self.language_of(params, samples)
@@ -172,8 +167,8 @@ class Transcriber:
         language: str = "",
         number: int = 0,
     ) -> Window:
-        """The text of one window behind a text, of the first temperature that is good enough; if
-        none is, the likeliest of those that do not repeat themselves, else of all."""
+        """The result for one window after a text, of the first temperature that is good enough; if
+        none is, the likeliest of those that are not repetitive, else of all."""
         prompt, length = self._marks(language), len(self._marks(language))
         if before:
             last = before[max(len(before) - self.room, 0) :]
@@ -215,7 +210,7 @@ class Transcriber:
         return self.marks.prompt(language, self.config.task, self.times)
 
     def _batch(self, samples, prompt, length):
-        """A window with silence behind it, and a prompt with as much padding before it."""
+        """A window padded with silence at its end, and a prompt padded at its start to `length`."""
         samples = np.pad(samples[: self.samples], (0, max(self.samples - len(samples), 0)))
         padding = length - len(prompt)
         ids = np.pad(np.asarray(prompt, np.int32), (padding, 0), constant_values=self.eos_id)
@@ -223,8 +218,7 @@ class Transcriber:
         return {"samples": samples[None], "prompt": ids[None], "start": start}
 
     def _first(self, params, batch):
-        """The cache of all but the prompt's last token, and the probabilities [b v] of what comes
-        behind the mark of the start."""
+        """The cache before the prompt's last token, and the probabilities [b v] after `start`."""
         prompt = batch["prompt"]
         size = prompt.shape[1]
         features = log_mel(batch["samples"], self.model.config.bins)
@@ -258,13 +252,12 @@ class Transcriber:
 def cut(
     ids: Sequence[int], zero: int | None, seconds: float
 ) -> tuple[list[tuple[float, float, list[int]]], float]:
-    """The pieces of a window's text, each with the seconds at which it begins and ends, and how
-    far the next window is moved; 0: by a whole window.
+    """The pieces of a window's text with the seconds at which they begin and end, and the seconds
+    by which the next window is moved (0: by a whole window).
 
-    Two times in a row end one piece and begin the next. Where text follows that no time ends, it
-    is read again from there; a single time at the end says that nothing more is heard. A window
-    without such pairs is one piece up to its last time, or to its end.
-    """
+    Two times in a row end one piece and begin the next. Text after the last such pair is read again
+    from there; a single time at the end says that no more speech follows. A window without such
+    pairs is one piece up to its last time, or to its end."""
     texts = [token for token in ids if zero is None or token < zero]
     if zero is None:
         return [(0.0, seconds, texts)], 0.0

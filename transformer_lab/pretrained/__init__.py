@@ -1,8 +1,6 @@
-"""Models in and out of Hugging Face directories.
+"""Import from and export to Hugging Face model directories.
 
-A family is a file of this package, called as the `model_type` of its config.json, with a `FAMILY`:
-see `core.py`.
-"""
+A file named as the `model_type` of a family defines its `FAMILY`, described in `core.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,13 +26,13 @@ from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
 from transformer_lab.pretrained.running import RUNNERS
 
-MARK = "FAMILY"  # what every family's file says
+MARK = "FAMILY"  # the name that each family's file defines
 LISTED = {"architectures": list[str], "id2label": dict[str, str | int]}
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model read from a directory: `config` is that of `models.family(kind)`."""
+    """A model read from a directory; `config` has the class that `models.family(kind)` gives."""
 
     model_type: str
     kind: str
@@ -43,24 +41,23 @@ class Pretrained:
     decode: DecodeConfig | None  # None: it does not generate
     special: SpecialIds
     labels: tuple[str, ...] = ()  # of a head for classes or tokens
-    notes: tuple[str, ...] = ()  # lines about what of the files was passed over
+    notes: tuple[str, ...] = ()  # lines about settings that were passed over
 
 
 def families() -> list[str]:
-    """Every `model_type` that is read and written here."""
+    """The names (`model_type`) of all families that can be imported and exported."""
     return kinds(__name__, MARK)
 
 
 def family(model_type: str) -> Family:
-    """The record of a `model_type`."""
+    """The record of the family with this `model_type`; LabError if there is none."""
     return kind_of(__name__, MARK, "model_type", model_type).FAMILY
 
 
 def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
-    """Hugging Face's name of the wanted family, or of the first that can hold the model.
+    """The `model_type` of the wanted family, else of the first that can hold the model.
 
-    Raises: LabError with the reason of each family that cannot.
-    """
+    Raises: LabError with the reason why each family cannot."""
     found = [name for name in families() if kind == family(name).kind]
     if not found:
         raise LabError(f'model.kind = "{kind}" has no Hugging Face layout here')
@@ -80,7 +77,7 @@ def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
 
 
 def load(directory: str | Path) -> Pretrained:
-    """The model, its parameters and its generation settings; LabError names whatever is wrong."""
+    """The model of a directory with its settings. Raises: LabError that says what is wrong."""
     found = read_directory(directory)
     model_type = found.config.get("model_type")
     if not isinstance(model_type, str):
@@ -118,7 +115,7 @@ def export(
     model_type: str = "marian",
     labels: Sequence[str] = (),
 ) -> None:
-    """Write a directory that `load` and Hugging Face's own classes read; never over another."""
+    """Writes a new directory that `load` and Hugging Face's classes read."""
     record = family(model_type)
     values, names = record.writing(config, special.pad)
     values |= label_settings(labels)
@@ -127,13 +124,13 @@ def export(
     if RUNNERS[record.kind].generate:
         generation = write_generation(special, decode, config.max_length, alone)
     if not isinstance(config, Pictures | Towers):
-        # The special tokens stand in both: a model's own computation uses the padding's.
+        # config.json has the special tokens too: some models compute with the padding id.
         values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
 
 
 def describe(model: Pretrained) -> str:
-    """One line about what was read."""
+    """One line for the user: the family, its parameters, what it reads and how it generates."""
     count = sum(value.size for value in flatten_dict(model.params).values())
     if isinstance(model.config, Pictures):
         reads = f"images of {'x'.join(map(str, model.config.image_size))}"

@@ -1,4 +1,4 @@
-"""BART (Lewis 2020), as in Hugging Face's `bart`: Marian's layers and names, learned positions."""
+"""BART (Lewis 2020), Hugging Face's `bart`: Marian's layers and names with learned positions."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ FAMILY = Family(
     marian.FIELDS | {"vocab_size": ("vocab_size", 50265)},
     _names,
     constants={"positions": "learned", "embedding_norm": True, "norm_epsilon": 1e-5},
-    fixed={  # of older files
+    fixed={  # keys of older files
         "add_bias_logits": (False,),
         "add_final_layer_norm": (False,),
         "extra_pos_embeddings": (2,),

@@ -41,7 +41,7 @@ HEADS = {
 
 
 def read(settings: Settings, found: Found, title: str, names: set[str]) -> Found:
-    """What BERT and RoBERTa share beyond the table."""
+    """The head's dropout and activation, and the labels, which BERT and RoBERTa read alike."""
     key = "classifier_dropout"
     unset = settings.raw(key) is None
     return encoders.read_head(settings, title, names) | {
@@ -57,12 +57,12 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 
 
 def write(config: EncoderConfig, title: str) -> dict[str, Any]:
-    """Their settings of the same."""
+    """The head's settings, with the keys that BERT and RoBERTa share."""
     return encoders.write_head(config, title) | {"classifier_dropout": config.head_dropout}
 
 
 def _names(config: EncoderConfig, pad: int) -> NameMap:
-    # Models of masked tokens alone often lie in files that hold all of the pre-training.
+    # Files of masked language models often still hold the next-sentence head.
     unused = [f"{HEADS['nsp']}.{leaf}" for leaf in ("weight", "bias") if config.head == "mlm"]
     return encoders.name_map(config, "bert", "encoder.layer", LAYER, HEADS, unused=unused)
 
@@ -75,7 +75,7 @@ FAMILY = Family(
     _names,
     constants=encoders.CONSTANTS,
     fixed=encoders.FIXED,
-    # The first writer's settings of the pooler, which none of its readers has.
+    # The original release's settings of the pooler, which no version of transformers reads.
     ignored=words("""
         directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
         pooler_size_per_head pooler_type tie_word_embeddings

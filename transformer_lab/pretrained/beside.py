@@ -1,4 +1,4 @@
-"""What a directory holds beside the weights: the tokenizer, and how images are read."""
+"""The files beside the weights: the tokenizer's, and how images and sound are prepared."""
 
 import json
 from collections.abc import Iterable
@@ -28,9 +28,8 @@ NO_IDS = SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)
 def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
     """The tokenizer beside the weights; LabError if its ids are not those of the model.
 
-    Marian's has exactly the model's tokens. With other families a table may have more rows than the
-    tokenizer has tokens, and a model no end token.
-    """
+    Marian's tokenizer has exactly as many tokens as the model. In other families the embedding may
+    have more rows than there are tokens, and the model may lack an end token."""
     exact = model.model_type == "marian"
     tokenizer = _load(source, MarianTokenizer.file_names if exact else _layout(model, source))
     ids = {"pad": tokenizer.pad_id} if exact else {}
@@ -52,7 +51,7 @@ def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
 
 
 def _layout(model: Pretrained, source: Path) -> list[str]:
-    """The files that a tokenizer of this model may consist of."""
+    """The names of the files that may hold the tokenizer of this model."""
     kinds = {"encoder": WordPieceTokenizer, "encoder_decoder": T5Tokenizer}
     older = kinds.get(model.kind, HfTokenizer)
     layouts = (HEADER,), HfTokenizer.foreign_files, older.foreign_files
@@ -78,7 +77,7 @@ def _other(source: Path, model: str, tokenizer: str) -> LabError:
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Those that Hugging Face knows, without our header, whose name means another thing there."""
+    """The tokenizer's files under Hugging Face's names; {} if it has no such layout."""
     files = tokenizer.to_files()
     if isinstance(tokenizer, MarianTokenizer | T5Tokenizer):
         return {name: files[name] for name in tokenizer.file_names if name in files}
@@ -94,7 +93,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def read_pixels(source: Path) -> dict[str, tuple[float, ...]]:
-    """Mean and deviation of the colours as a run's settings have them; none where it is unsaid."""
+    """The run's settings `mean` and `std` of the colours, as the files have them; else {}."""
     if not (source / PIXELS).is_file():
         return {}
     pixels = read_json(source / PIXELS)
@@ -103,7 +102,7 @@ def read_pixels(source: Path) -> dict[str, tuple[float, ...]]:
 
 
 def pixel_files(task: Any) -> dict[str, bytes]:
-    """How images are read and normalised, if the task has some."""
+    """The file that says how images are resized and normalised; {} for tasks without images."""
     form = getattr(task, "normalise", getattr(task, "config", None))
     if not hasattr(form, "mean"):
         return {}
@@ -122,7 +121,7 @@ def pixel_files(task: Any) -> dict[str, bytes]:
 
 
 def sound_files(config: Any) -> dict[str, bytes]:
-    """How the windows of a model of audio are made."""
+    """The file that says how spectrograms are made; {} for models that do not read audio."""
     if not hasattr(config, "bins"):
         return {}
     settings = {
@@ -143,8 +142,8 @@ def export_run(kind: str, task: Any, params: Any, target: str | Path, model_type
 
     `task` has `model_config`, `tokenizer` or `normalise`, and `sections`, maybe with "decode".
     Returns a line about what was not written, or "".
-    Raises: LabError for a run that has no place in their layout, and for files in the way.
-    """
+
+    Raises: LabError for a model that no family can hold, and for files in the way."""
     tok = getattr(task, "tokenizer", None)
     of_tokenizer = tokenizer_files(tok) if tok else {}
     files = pixel_files(task) | sound_files(task.model_config) | of_tokenizer

@@ -50,7 +50,7 @@ FAMILY = Family(
         "apply_residual_connection_post_layernorm": (False,),
         "slow_but_exact": (False,),
     },
-    # How the trainer fused and split its products.
+    # How training fused and divided its matrix products.
     ignored=words("""
         attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi
         pretraining_tp skip_bias_add skip_bias_add_qkv

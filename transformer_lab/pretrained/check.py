@@ -1,9 +1,8 @@
-"""An imported model against the reference implementation's own inputs and outputs.
+"""Compares an imported model with inputs and outputs of the reference implementation.
 
-The reference is an .npz file: arrays named like inputs are fed, all others are compared. `greedy`
-and `beam4` are generations of at most 8 new tokens, or of as many as a wider array holds. Those
-that continue a `prompt` go on after an end token.
-"""
+The reference is an .npz file: arrays named as inputs are fed to the model, all others are compared
+with its outputs. `greedy` and `beam4` are generations of at most 8 new tokens, or as many as a
+wider array holds. Those that continue a `prompt` do not stop at the end token."""
 
 import zipfile
 import zlib
@@ -27,16 +26,16 @@ NEW_TOKENS = 8
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one array of the reference differs from ours, most of all at the indices `where`."""
+    """The greatest difference between an array of the reference and ours, at the index `where`."""
 
     name: str
     shape: tuple[int, ...]
-    difference: float  # of token ids: how many differ
+    difference: float  # for token ids the number that differ
     where: tuple[int, ...]
     tokens: bool = False
 
     def passes(self, tolerance: float) -> bool:
-        """Tokens must be equal, values within the absolute tolerance."""
+        """Whether all tokens are equal, or no value differs by more than the tolerance."""
         return self.difference <= (0.0 if self.tokens else tolerance)
 
 
@@ -50,7 +49,7 @@ def check(model: Pretrained, path: str | Path) -> list[Comparison]:
         raise LabError(f"{path}: a {model.model_type} model takes no {', '.join(foreign)}")
     if not expected:
         raise LabError(f"{path}: holds no output to compare with")
-    # Accelerators multiply in fewer bits unless told otherwise.
+    # Accelerators multiply float32 with reduced precision by default.
     with jax.default_matmul_precision("highest"):
         computed = jax.device_get(runner.outputs(model.config, model.params, inputs))
         known = computed.keys() | (GENERATIONS.keys() if runner.generate else set())
@@ -66,7 +65,7 @@ def check(model: Pretrained, path: str | Path) -> list[Comparison]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file."""
+    """The arrays of an .npz file by name. Raises: LabError if it cannot be read."""
     try:
         file = np.load(check_file(path), allow_pickle=False)
         if isinstance(file, np.lib.npyio.NpzFile):
@@ -128,7 +127,7 @@ def _compare_tokens(name: str, expected: np.ndarray, found: np.ndarray) -> Compa
 
 
 def table(rows: Sequence[Comparison], tolerance: float) -> str:
-    """Name, shape, greatest difference and where, one line an array."""
+    """A text table: each array's name, shape and greatest difference, and at which index it is."""
     lines = [("array", "shape", "greatest difference", "where", "")]
     for row in rows:
         shown = f"{row.difference:.0f} tokens" if row.tokens else f"{row.difference:.2e}"

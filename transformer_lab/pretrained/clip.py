@@ -1,4 +1,4 @@
-"""CLIP (Radford 2021), as in Hugging Face's `clip`; what SigLIP shares with it."""
+"""CLIP (Radford 2021), Hugging Face's `clip`, and what SigLIP shares with it."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ LAYER = {  # in both towers
     **within("feed_forward", "mlp", up="fc1", down="fc2"),
     "feed_forward_norm": "layer_norm2",
 }
-# What only training reads, and copies of the towers' settings that older files have.
+# Keys that only training reads, and copies of the towers' settings in older files.
 TRAINING = words("initializer_factor initializer_range logit_scale_init_value projection_dim")
 COPIES = words("text_config_dict vision_config_dict")
 
@@ -57,8 +57,8 @@ COPIES = words("text_config_dict vision_config_dict")
 def read_tower(
     settings: Settings, key: str, model_type: str, table: Fields, patch: int = 0
 ) -> tuple[Settings, Found]:
-    """A tower's own settings, to be finished by the caller, and ours; `patch` is that of an image
-    tower that does not say how large one is."""
+    """A tower's settings, which the caller reads to the end, and ours made from them; `patch` is
+    the default patch size of an image tower, 0 for a text tower."""
     values = settings.raw(key, {})
     if not isinstance(values, dict):
         raise settings.error(key, "it must be an object")
@@ -74,7 +74,7 @@ def read_tower(
 def write_towers(
     config: TwoTowersConfig, model_type: str, image: Fields, text: Fields
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Their settings of both towers, that of images first."""
+    """The Hugging Face settings of the image tower and of the text tower."""
     types = f"{model_type}_vision_model", f"{model_type}_text_model"
     first = write_table(config.image, image, ACTIVATIONS, types[0]) | write_sizes(config.image)
     second = write_table(config.text, text, ACTIVATIONS, types[1])
@@ -82,7 +82,7 @@ def write_towers(
 
 
 def name_map(config: TwoTowersConfig, *more: Rule) -> NameMap:
-    """Both towers, but for the first norm and the pooling of images; position_ids hold nothing."""
+    """The name map of both towers without the image tower's first norm and pooling."""
     text, image = "text_model.embeddings", "vision_model.embeddings"
     patches = Rule(
         "image/patch_embedding/kernel", f"{image}.patch_embedding.weight", convolution(config.image)
@@ -103,7 +103,7 @@ def name_map(config: TwoTowersConfig, *more: Rule) -> NameMap:
 
 
 def idle(config: TwoTowersConfig) -> set[str]:
-    """The scale at the start of training, what no tower of images is, and an end not read."""
+    """Settings that change no output: the initial scale, image settings and an unread end token."""
     return {"scale", "cnn", "image.classes", "image.max_length"} | (
         {"eos_id"} if config.text_pool != "eos" else set()
     )

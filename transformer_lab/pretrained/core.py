@@ -1,9 +1,7 @@
-"""One record says how a Hugging Face family lies beside ours, and works in both directions.
+"""A record for each Hugging Face family, used both to import and to export models.
 
-The record lists the settings as a two-way table, the name map of the tensors, and functions for
-what no table says. An export is read back before it is accepted: the first setting of ours that
-does not return has no place in that family.
-"""
+It lists the settings as a two-way table and the tensors' names, with functions for the rest. An
+export is read back before it is written: a setting that comes back changed is refused."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -23,13 +21,13 @@ from transformer_lab.pretrained.generation import GENERATION_KEYS, NO_TOKEN
 from transformer_lab.pretrained.keys import ACTIVATIONS, UNSET, Settings, words
 from transformer_lab.pretrained.names import NameMap, Shapes
 
-# Their key -> our setting, what is meant without the key. "mixer.state" is a setting of the mixer.
+# Their key -> (our setting, default). "mixer.state" is the setting `state` of `mixer`.
 Fields = Mapping[str, tuple[str, Any]]
 Tensors = Mapping[str, np.ndarray]
-Found = dict[str, Any]  # settings of ours
-PARTS = {"mixer": MixerConfig, "experts": ExpertsConfig}  # settings that are a config of their own
+Found = dict[str, Any]  # our settings, by name
+PARTS = {"mixer": MixerConfig, "experts": ExpertsConfig}  # settings that are configs themselves
 
-# Keys that change no number in evaluation: names, versions, what is returned, training only.
+# Keys that change no output in evaluation: names, versions, what is returned, training.
 IRRELEVANT = words("""
     _attn_implementation _commit_hash _name_or_path _num_labels architectures attn_implementation
     chunk_size_feed_forward classif_dropout classifier_dropout decoder_layerdrop dtype
@@ -38,7 +36,7 @@ IRRELEVANT = words("""
     task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
     transformers_version unk_token_id use_bfloat16
 """)
-FIXED = {  # other values ask for what no model here is
+FIXED = {  # other values ask for what no model here has
     "add_cross_attention": (False,),
     "cross_attention_hidden_size": UNSET,
     "per_layer_config": (None, {}),
@@ -46,12 +44,12 @@ FIXED = {  # other values ask for what no model here is
     "quantization_config": UNSET,
     "tie_encoder_decoder": (False,),
 }
-# Settings of ours that training and the machine read, and no number in evaluation depends on.
+# Our settings that affect training or speed, but no output in evaluation.
 IMMATERIAL = words("""
     attention_dropout attention_implementation depth_scaled_init drop_path dropout dtype dyt_alpha
     feed_forward_dropout head_dropout init_std kernel_init remat scan_layers vocab_multiple
 """)
-# Of the settings of experts, those that numbers in evaluation depend on.
+# The settings of experts that affect outputs in evaluation.
 EXPERTS = words("count width top_k routing renormalize shared capacity_factor capacity router_bias")
 BOTH = ("encoder_decoder", "whisper")  # kinds of models that have an encoder and a decoder
 LABELLED = ("classes", "tokens")  # heads whose outputs have names
@@ -59,39 +57,37 @@ LABELLED = ("classes", "tokens")  # heads whose outputs have names
 
 @dataclass(frozen=True)
 class Family:
-    """A family of Hugging Face's: a file of this package named as its `model_type` holds one.
+    """A Hugging Face family, the `FAMILY` of the file named as its `model_type`.
 
-    `read` gets the settings, those of ours that the table gave, and the file's tensors; `write` and
-    `names` get our config and the id of the padding. `read` may look at tensors' values. When an
-    export is read back it gets the names of what will be written instead, each with another value.
-    """
+    `read` gets their settings, those of ours that the table gave, and the file's tensors. `write`
+    and `names` get our config and the padding id. `read` may look at the values of tensors; when an
+    export is read back, it gets distinct one-element arrays under the names to be written."""
 
     model_type: str
     kind: str  # of transformer_lab.models
-    architectures: tuple[str, ...]  # what the file may call the model; the first is written
+    architectures: tuple[str, ...]  # class names that files may list; the first is written
     fields: Fields
     names: Callable[[Any, int], NameMap]
-    constants: Mapping[str, Any] = field(default_factory=dict)  # ours that they have no key for
-    fixed: Mapping[str, Collection[Any]] = field(default_factory=dict)  # keys of one value
-    ignored: Collection[str] = ()  # keys that change no number
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of keys, which win
+    constants: Mapping[str, Any] = field(default_factory=dict)  # our settings without a key there
+    fixed: Mapping[str, Collection[Any]] = field(default_factory=dict)  # keys -> supported values
+    ignored: Collection[str] = ()  # keys that change no output
+    aliases: Mapping[str, str] = field(default_factory=dict)  # spellings that override a key's
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     read: Callable[[Settings, Found, Tensors], Found] = lambda settings, found, tensors: {}
     write: Callable[[Any, int], dict[str, Any]] = lambda config, pad: {}
-    # Settings of ours that no number of a model with this config depends on.
+    # Our settings that affect no output of a model with this config.
     idle: Callable[[Any], Collection[str]] = lambda config: ()
-    pad: int = NO_TOKEN  # the padding token that is meant if none is named
+    pad: int = NO_TOKEN  # the padding id if the settings name none
 
     def reading(self, settings: Settings, tensors: Tensors) -> tuple[Any, NameMap]:
-        """The model that their settings describe, and where its weights stand."""
+        """Our config and the name map for the given settings and tensors of a file."""
         config = self.config_of(settings, tensors)
         return config, self.names(config, padding(settings, self.pad))
 
     def config_of(self, settings: Settings, tensors: Tensors) -> Any:
-        """Our config of their settings.
+        """Our config for the given Hugging Face settings.
 
-        Raises: LabError for a value that has no place here, and a key that is not understood.
-        """
+        Raises: LabError for an unsupported value, and for a key that is not understood."""
         both = self.kind in BOTH
         for alias, name in self.aliases.items():
             if (value := settings.raw(alias)) is not None:
@@ -111,10 +107,9 @@ class Family:
         return models.family(self.kind).CONFIG(**gathered(found))
 
     def writing(self, config: Any, pad: int = NO_TOKEN) -> tuple[dict[str, Any], NameMap]:
-        """Their settings of our model, special tokens aside, and where the weights go.
+        """Hugging Face's settings of our config, without special tokens, and the name map.
 
-        Raises: LabError for the first setting of ours that has no place in the family.
-        """
+        Raises: LabError for the first of our settings that the family cannot express."""
         pad = self.pad if pad == NO_TOKEN else pad
         written = {"model_type": self.model_type, "architectures": [self.architectures[0]]}
         written |= {"dtype": "float32"}
@@ -135,7 +130,7 @@ class Family:
         return written, names
 
     def shapes(self, config: Any) -> Shapes:
-        """The shape of each parameter by its path; nothing is computed."""
+        """The shape of each parameter by its path, found without computing any values."""
         return _shapes(self.kind, config)
 
 
@@ -146,14 +141,14 @@ def _shapes(kind: str, config: Any) -> Shapes:
 
 
 def read_table(settings: Settings, table: Fields, activations: Mapping[str, str]) -> Found:
-    """Our settings of a table; the type of the default says what is read, a text an activation."""
+    """Our settings for a table's keys; a default's type says what is read, str an activation."""
     readers = {bool: settings.flag, int: settings.integer, float: settings.number}
     readers[str] = partial(settings.choice, valid=activations)
     return {ours: readers[type(value)](key, value) for key, (ours, value) in table.items()}
 
 
 def gathered(found: Found) -> Found:
-    """The settings with those of a part, such as "mixer.state", put together as its config."""
+    """Settings in which keys such as "mixer.state" are collected into one config for each part."""
     whole = {name: value for name, value in found.items() if "." not in name}
     for part, config in PARTS.items():
         own = {name.split(".")[1]: x for name, x in found.items() if name.startswith(f"{part}.")}
@@ -164,7 +159,7 @@ def gathered(found: Found) -> Found:
 def write_table(
     config: Any, table: Fields, activations: Mapping[str, str], model_type: str
 ) -> dict[str, Any]:
-    """Their settings of a table."""
+    """Hugging Face's settings for the keys of a table, from our config."""
     written = {key: attrgetter(ours)(config) for key, (ours, _) in table.items()}
     for key, (ours, default) in table.items():
         if isinstance(default, str):
@@ -175,14 +170,14 @@ def write_table(
 def activation_name(
     name: str, activations: Mapping[str, str], setting: str, model_type: str
 ) -> str:
-    """Their first name of an activation of ours. Raises: LabError where they have none."""
+    """Hugging Face's name of an activation of ours. Raises: LabError if it has none."""
     if name not in activations.values():
         raise LabError(f'model.{setting} = "{name}" has no place in a {model_type} model')
     return next(theirs for theirs, ours in activations.items() if ours == name)
 
 
 def head_dim(settings: Settings, table: Fields, found: Found) -> int:
-    """The heads' even share of the width."""
+    """The width of one head, if the heads share the model's width evenly; else raises LabError."""
     if found["width"] % found["heads"]:
         key = next(key for key, (ours, _) in table.items() if ours == "heads")
         raise settings.error(key, f"the width {found['width']} is not a multiple of it")
@@ -190,13 +185,13 @@ def head_dim(settings: Settings, table: Fields, found: Found) -> int:
 
 
 def padding(settings: Settings, default: int) -> int:
-    """The id of the padding token, or what is meant if none is named."""
+    """The id of the padding token, or `default` if the settings name none."""
     value = settings.raw("pad_token_id", default)
     return value if type(value) is int and value >= 0 else default
 
 
 def _material(config: Any, within: str = "") -> dict[str, Any]:
-    """The settings that a number may depend on, each in one spelling."""
+    """The settings that affect outputs, by name; equivalent settings get the same values."""
     values, drop = {entry.name: getattr(config, entry.name) for entry in fields(config)}, set()
     if isinstance(config, StackConfig):
         drop |= IMMATERIAL
@@ -213,7 +208,7 @@ def _material(config: Any, within: str = "") -> dict[str, Any]:
             drop.add("norm_bias")
         if config.norm_place != "pre":
             drop |= {"final_norm", "final_norm_epsilon"}
-    if isinstance(config, EncoderDecoderConfig):  # numbers, also where they are the encoder's
+    if isinstance(config, EncoderDecoderConfig):  # explicit, also where they equal the encoder's
         own = [name for name in values if name.startswith("decoder_")]
         values |= {name: getattr(config.decoder, name.removeprefix("decoder_")) for name in own}
         values["decoder_kv_heads"] = config.decoder.key_value_heads
@@ -234,10 +229,9 @@ def _material(config: Any, within: str = "") -> dict[str, Any]:
 
 
 def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
-    """The settings of what the layers are made of, each in one spelling.
+    """Settings of the layers' parts that affect outputs; equivalent settings get the same values.
 
-    `drop` gets the names of those that are read by parts which no layer has.
-    """
+    Adds to `drop` the names of settings that only parts read which no layer has."""
     both = isinstance(config, EncoderDecoderConfig)
     stacks = {"layer_kinds": config} | ({"decoder_layer_kinds": config.decoder} if both else {})
     each = {name: stack.each_layer() for name, stack in stacks.items()}
@@ -286,7 +280,7 @@ def _layers(config: StackConfig, drop: set[str]) -> dict[str, Any]:
 
 
 def label_names(settings: Settings) -> list[str]:
-    """The labels in the order of the outputs; two, if the settings do not say."""
+    """The labels in the order of the outputs, LABEL_0, LABEL_1 and so on if they are unnamed."""
     count, table = settings.values.get("num_labels"), settings.values.get("id2label")
     if table is None:
         return [f"LABEL_{i}" for i in range(2 if count is None else count)]
@@ -300,7 +294,7 @@ def label_names(settings: Settings) -> list[str]:
 
 
 def label_settings(labels: Sequence[str] | int) -> dict[str, Any]:
-    """Their settings of named labels, or of so many without names; nothing where there is none."""
+    """Hugging Face's settings for the labels, or for their number if they have no names."""
     names = [f"LABEL_{i}" for i in range(labels)] if isinstance(labels, int) else labels
     numbered = dict(enumerate(names))
     tables = {

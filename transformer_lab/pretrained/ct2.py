@@ -3,7 +3,7 @@
 Little-endian: version (uint32), the model's name, its revision (uint32), the number of variables
 (uint32) and each of them; then the number of aliases (uint32) and two names of each. A text is a
 uint16 of its length with the zero byte at its end, and the bytes. A variable is its name, its rank
-(uint8) and dimensions (uint32 each), its type (uint8, a place in TYPES), the number of bytes
+(uint8) and dimensions (uint32 each), its type (uint8, an index in TYPES), the number of bytes
 (uint32) and the bytes. Weights of whole numbers have a `NAME_scale` beside them, by which each row
 was multiplied.
 """
@@ -32,17 +32,16 @@ from transformer_lab.pretrained.names import (
 WEIGHTS, NAME = "model.bin", "WhisperSpec"
 TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16, ml_dtypes.bfloat16)
 ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu", "gelu_quick", "tanh")
-VERSIONS = range(4, 7)  # since which a variable is as above
-ENGLISH = 51864  # tokens of the models of English alone; those of all languages have more
-END = 50256  # their end token, which the others have one place later
+VERSIONS = range(4, 7)  # versions with the format above
+ENGLISH = 51864  # vocabulary of English models; multilingual ones have more
+END = 50256  # the end token of English models; the others' is one higher
 NEW_TOKENS = 224  # of a window at most (Radford 2023): the other half is for the text before it
 
 
 def read_variables(path: Path) -> dict[str, np.ndarray]:
-    """The variables of a model.bin by name, aliases too; weights of whole numbers as float32.
+    """The arrays of a model.bin by name, aliases included; quantised weights as float32.
 
-    Raises: LabError for a file that is damaged, or not of this format or model.
-    """
+    Raises: LabError for a file that is damaged, or not of this format or model."""
     content, place = check_file(path).read_bytes(), 0
 
     def number(kind: str) -> int:
@@ -78,8 +77,7 @@ def read_variables(path: Path) -> dict[str, np.ndarray]:
 
 
 def _whole(found: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], set[str]]:
-    """The variables without the scales, by which the weights of whole numbers are divided; and the
-    names of the scales."""
+    """The variables, with quantised weights divided by their scales, and the scales' names."""
     scales = {name: value for name, value in found.items() if name.endswith("_scale")}
     out = {name: value for name, value in found.items() if name not in scales}
     for name, scale in scales.items():
@@ -90,10 +88,9 @@ def _whole(found: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], set[str
 
 
 def load(directory: str | Path) -> Pretrained:
-    """The model, its parameters in float32, and the tokens that it never writes.
+    """The model, its parameters in float32, and the tokens that it must not generate.
 
-    Raises: LabError that names whatever is wrong.
-    """
+    Raises: LabError that says what is wrong with the files."""
     path = Path(directory)
     variables, settings = read_variables(path / WEIGHTS), read_json(path / CONFIG)
     tensors = {name: x for name, x in variables.items() if x.ndim}
@@ -117,7 +114,7 @@ def load(directory: str | Path) -> Pretrained:
 
 
 def _config(scalars: dict[str, Any], tensors: dict[str, np.ndarray]) -> WhisperConfig:
-    """The sizes, which the shapes of the variables and two numbers of heads tell."""
+    """Our config; sizes follow from the shapes of the variables and two numbers of heads."""
     table, window = tensors["decoder/embeddings/weight"], tensors["encoder/conv1/weight"]
     positions = "position_encodings/encodings"
     sizes: dict[str, Any] = {"vocab_size": table.shape[0], "width": table.shape[1]}
@@ -137,12 +134,12 @@ def _config(scalars: dict[str, Any], tensors: dict[str, np.ndarray]) -> WhisperC
     return WhisperConfig(**sizes)
 
 
-JOINED = Transform(  # kernels of ours under each other
+JOINED = Transform(  # our kernels, stacked along the outputs
     lambda *kernels: np.concatenate([kernel.T for kernel in kernels]),
     lambda x: [part.T for part in np.split(x, 3)],
 )
 PAIR = Transform(JOINED.to_theirs, lambda x: [part.T for part in np.split(x, 2)])
-# The key's bias is zero there.
+# Biases of query, key and value in one tensor; the key's is zero.
 AROUND = Transform(
     lambda query, value: np.concatenate([query, np.zeros_like(query), value]),
     lambda x: np.split(x, 3)[::2],
@@ -153,7 +150,7 @@ BEHIND = Transform(
 
 
 def _names(config: WhisperConfig) -> NameMap:
-    """Their names: linear_0 of an attention holds several kernels of ours."""
+    """The name map; linear_0 of self-attention holds our query, key and value kernels."""
     rules = [
         Rule("frame_positions", "encoder/position_encodings/encodings"),
         Rule("target_embedding/embedding", "decoder/embeddings/weight"),

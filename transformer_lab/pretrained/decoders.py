@@ -1,7 +1,6 @@
 """What the decoder-only families share: embedding, head, and rotary positions.
 
-Rotary positions have an older and a newer spelling in Hugging Face's settings.
-"""
+Hugging Face's settings spell rotary positions in an older and a newer way; both are read."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from transformer_lab.models.decoder import DecoderConfig
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, Transform, layers, norm
 
-# Theirs -> ours. "dynamic" changes nothing up to max_position_embeddings, where our models end.
+# Theirs -> ours. "dynamic" has an effect only beyond max_position_embeddings, our limit.
 SCALINGS = {
     "default": "none",
     "dynamic": "none",
@@ -25,7 +24,7 @@ SCALINGS = {
 
 
 def architectures(title: str) -> tuple[str, ...]:
-    """What a file may call a language model, or one without its head."""
+    """The class names under which files list a language model, or one without its head."""
     return tuple(title + end for end in ("ForCausalLM", "LMHeadModel", "Model"))
 
 
@@ -40,13 +39,12 @@ def name_map(
     kernel: Transform = TRANSPOSE,
     **more: Any,
 ) -> NameMap:
-    """A family's names of the embedding, of the parts of a layer (see `names.layers`), of the norm
-    behind the last one ("" where there is none) and of the head; `rules` are those of all else.
+    """A family's name map, made of the names of the embedding, the parts of a layer (see
+    `names.layers`), the norm after the last layer ("" if none) and the head; `rules` add the rest.
 
-    Files may hold a tied head too. All names of the body begin as that of the embedding does.
-    """
+    Files may also hold a copy of a tied head. The body's names share the embedding's prefix."""
     real, fill = config.vocab_size, config.table_rows - config.vocab_size
-    # Rows that only fill our table up have no place in theirs.
+    # Rows that pad our table are not written.
     table = Transform(lambda x: x[:real], lambda x: [np.pad(x, ((0, fill), (0, 0)))])
     rules = [
         Rule("embedding/embedding", embedding, table),
@@ -70,10 +68,9 @@ def read_rope(
     base: float = 10_000.0,
     share: float = 1.0,
 ) -> dict[str, Any]:
-    """Our fields; a base and a share of a head's dims stand for what their settings leave out.
+    """Our settings of rotary positions; `base` and `share` (of a head's dimensions) are defaults.
 
-    Of two spellings in one file their reader takes the older.
-    """
+    If a file has both spellings, the older one counts, as in Hugging Face's own code."""
     base = settings.number("rope_theta", base)
     older, newer = settings.raw("rope_scaling"), settings.raw("rope_parameters")
     name = "rope_scaling" if older else "rope_parameters"
@@ -85,7 +82,7 @@ def read_rope(
     rope = Settings(values, f"{settings.file}, {name}")
     rope.ignore(["type"])
     kind = rope.choice("rope_type", "default", SCALINGS)
-    if share == 1.0:  # their LLaMA turns whole heads
+    if share == 1.0:  # LLaMA's rotary positions turn whole heads
         rope.fix({"partial_rotary_factor": (1.0,)})
     dims = int(head_dim * rope.number("partial_rotary_factor", share))
     found = {
@@ -134,12 +131,12 @@ def _needed(rope: Settings, name: str) -> float:
 
 
 def _temperature(factor: float, scale: float) -> float:
-    """sqrt(1/t) of YaRN (Peng 2023, eq. 22), on cosine and sine."""
+    """YaRN's factor sqrt(1/t) on cosine and sine (Peng 2023, eq. 22)."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def write_rope(config: DecoderConfig) -> dict[str, Any]:
-    """Their settings in the older spelling, which all their readers know."""
+    """Hugging Face's settings of rotary positions, in the older spelling."""
     written = {"rope_theta": config.rope_base}
     kind = config.rope_scaling
     if kind == "none":

@@ -1,4 +1,4 @@
-"""DeiT (Touvron 2021), as in Hugging Face's `deit`: ViT with a distillation token."""
+"""DeiT (Touvron 2021), Hugging Face's `deit`: ViT with a distillation token."""
 
 from transformer_lab.pretrained.vit import family
 

@@ -1,4 +1,4 @@
-"""DETR (Carion 2020), as in Hugging Face's `detr`, with their residual net."""
+"""DETR (Carion 2020), Hugging Face's `detr`, with its ResNet backbone."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ FIELDS = {
     "init_std": ("init_std", 0.02),
 }
 NET = {"layer_type": "block", "depths": "stages", "num_channels": "channels"}
-# Keys of the residual net that its map does not depend on, or that have one value here.
+# Keys of the ResNet that do not change its feature map, or are fixed here.
 IGNORED = words("""
     architectures chunk_size_feed_forward dtype id2label is_encoder_decoder label2id model_type
     num_labels out_features out_indices output_attentions output_hidden_states problem_type
@@ -98,7 +98,7 @@ def _write(config: DETRConfig, pad: int) -> dict[str, Any]:
 
 
 def _convolution(ours: str, theirs: str) -> list[Rule]:
-    """A convolution and its norm, whose running moments are statistics of ours."""
+    """Rules of a convolution and its norm, whose running moments we keep as statistics."""
     place, moments = f"{ours}/norm", f"batch_stats/{ours}/norm"
     return [
         Rule(f"{ours}/conv/kernel", f"{theirs}.convolution.weight", KERNEL),
@@ -157,7 +157,7 @@ FAMILY = Family(
     FIELDS,
     _names,
     constants={"kernel_init": "xavier_uniform"},
-    # Of the losses and of masks: no number of an evaluation depends on them.
+    # Settings of losses and masks, which change no output in evaluation.
     ignored=words("""
         bbox_cost bbox_loss_coefficient class_cost dice_loss_coefficient eos_coefficient giou_cost
         giou_loss_coefficient init_xavier_std mask_loss_coefficient backbone backbone_kwargs

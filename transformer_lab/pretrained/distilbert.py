@@ -64,7 +64,7 @@ FAMILY = Family(
     _names,
     constants=encoders.CONSTANTS | {"types": 0, "pooler_activation": "relu"},
     fixed=encoders.FIXED,
-    # Sinusoids too are a table in the file, which is read as it is.
+    # Sinusoidal positions are stored as a table too, which is read unchanged.
     ignored=("qa_dropout", "sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),
     read=_read,
     write=_write,

@@ -1,4 +1,4 @@
-"""What the encoder-only families share: heads, old spellings of names, and where tensors stand."""
+"""What the encoder-only families share: heads, old spellings of names, and the tensors' names."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from transformer_lab.pretrained.core import (
 )
 from transformer_lab.pretrained.names import NameMap, Rule, behind, dense, layers, norm
 
-ENDS = {  # our head -> what follows the family's title in the name of the model's class
+ENDS = {  # our head -> the end of the model's class name, after the family's title
     "none": "Model",
     "mlm": "ForMaskedLM",
     "mlm_nsp": "ForPreTraining",
@@ -22,7 +22,7 @@ ENDS = {  # our head -> what follows the family's title in the name of the model
     "tokens": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
-MARKS = {  # a tensor that only models with the head have; the first that is found
+MARKS = {  # a tensor that only models with this head have; the first found counts
     "cls.seq_relationship.weight": "mlm_nsp",
     "cls.predictions.transform.dense.weight": "mlm",
     "lm_head.dense.weight": "mlm",
@@ -33,7 +33,7 @@ MARKS = {  # a tensor that only models with the head have; the first that is fou
 }
 POOLER = "pooler.dense.weight"
 BODY = re.compile(r"(embeddings|encoder|transformer|pooler)\.")
-SIZES = {  # of the models called "base", also those of images
+SIZES = {  # defaults of the "base" sizes, for text and images
     "hidden_size": ("width", 768),
     "num_hidden_layers": ("layers", 12),
     "num_attention_heads": ("heads", 12),
@@ -44,19 +44,19 @@ FIXED = {"position_embedding_type": ("absolute",)}
 
 
 def architectures(title: str, *heads: str) -> tuple[str, ...]:
-    """The classes of a family with these heads, or with all but next sentences."""
+    """The class names of a family with these heads; by default with all but "mlm_nsp"."""
     return tuple(title + ENDS[head] for head in heads or ENDS if heads or head != "mlm_nsp")
 
 
 def bare(name: str, model_type: str) -> str:
-    """A tensor's name in recent spelling, without the family's name before it."""
+    """A tensor's name in its recent spelling, without the family's prefix."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     return name.removeprefix(f"{model_type}.")
 
 
 def read_head(settings: Settings, title: str, names: Iterable[str]) -> Found:
-    """The head of the first class that the file names, else of its tensors; and its labels."""
+    """The head and its labels: of the first class that the file names, else told by its tensors."""
     found = {"head": "none"}
     if named := settings.values.get("architectures"):
         ends = {title + end: head for head, end in ENDS.items()}
@@ -74,7 +74,7 @@ def read_head(settings: Settings, title: str, names: Iterable[str]) -> Found:
 
 
 def write_head(config: EncoderConfig, title: str) -> dict[str, Any]:
-    """Their settings of the same."""
+    """Hugging Face's settings for the head: the class name and the labels."""
     written = {"architectures": [title + ENDS[config.head]]}
     if config.head in LABELLED:
         written |= label_settings(config.labels)
@@ -84,7 +84,7 @@ def write_head(config: EncoderConfig, title: str) -> dict[str, Any]:
 
 
 def idle(config: EncoderConfig) -> set[str]:
-    """Settings that no number of this model depends on."""
+    """Settings that do not affect the outputs of a model with this config."""
     unread = {
         "mlm_activation": config.head not in ("mlm", "mlm_nsp"),
         "labels": config.head not in LABELLED,
@@ -102,11 +102,11 @@ def name_map(
     first: int = 0,
     unused: Iterable[str] = (),
 ) -> NameMap:
-    """The table of a family. Position 0 stands in row `first`: only padding reads those before.
+    """The name map of a family. Position 0 is row `first` of the table; only padding uses the rows
+    before.
 
-    `heads` says where the pooler and the parts of the heads are; a model with a head has the
-    family's name before those of the body.
-    """
+    `heads` gives the names of the pooler and of the heads' parts. In a model with a head, names of
+    the body begin with the family's name."""
     prefix = "" if config.head == "none" else f"{model_type}."
     whole = lambda name: prefix + name if BODY.match(name) else name  # noqa: E731
     words = f"{prefix}embeddings.word_embeddings.weight"

@@ -1,4 +1,4 @@
-"""Hugging Face's generation settings and special tokens, to and from ours."""
+"""Converts Hugging Face's generation settings and special tokens to ours and back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ from transformer_lab.pretrained.hub import CONFIG, GENERATION, HubDirectory
 from transformer_lab.pretrained.keys import UNSET, Settings, words
 
 SPECIAL = {"pad": "pad_token_id", "eos": "eos_token_id", "start": "decoder_start_token_id"}
-DECODER_SPECIAL = SPECIAL | {"start": "bos_token_id"}  # of a model without an encoder
-NO_TOKEN = -1  # a special token that such a model lacks
+DECODER_SPECIAL = SPECIAL | {"start": "bos_token_id"}  # for a model without an encoder
+NO_TOKEN = -1  # for a special token that the model lacks
 EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs -> ours
 DEFAULT_NEW_TOKENS = 20
 
@@ -20,7 +20,7 @@ UNDERSTOOD = words("""
     suppress_tokens
 """)
 
-# They choose no token: what is returned and cached, what a draft model reads.
+# Keys that affect no token: what is returned or cached, settings of a draft model.
 IRRELEVANT = words("""
     _commit_hash _from_model_config assistant_confidence_threshold assistant_lookbehind
     bos_token_id cache_config cache_implementation compile_config disable_compile is_assistant
@@ -30,7 +30,7 @@ IRRELEVANT = words("""
     use_cache
 """)
 
-# Theirs -> ours, what is meant without the key. A default is also the least of a whole number.
+# Theirs -> (ours, default). A whole number must be at least its default (at most 1).
 SETTINGS = {
     "num_beams": ("beam_size", 1),
     "num_return_sequences": ("n_best", 1),
@@ -39,7 +39,7 @@ SETTINGS = {
     "no_repeat_ngram_size": ("no_repeat_ngram", 0),
     "repetition_penalty": ("repetition_penalty", 1.0),
 }
-# What only sampling reads; other values of the second than these are not imported.
+# Read by sampling only; keys of the second table must have one of these values.
 SAMPLED = {"temperature": ("temperature", 1.0), "top_k": ("top_k", 50), "top_p": ("top_p", 1.0)}
 SAMPLING_NEUTRAL = {
     "epsilon_cutoff": (0.0,),
@@ -49,7 +49,7 @@ SAMPLING_NEUTRAL = {
     "typical_p": (1.0,),
 }
 
-# Values under which they choose no token; null always is one.
+# Values with which these keys affect no token; null is always one of them.
 NEUTRAL = {
     "assistant_early_exit": UNSET,
     "constraints": UNSET,
@@ -80,10 +80,9 @@ GENERATION_KEYS = (
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Tokens that generation needs: padding, end, and what the decoder starts from.
+    """The token ids that generation needs: padding, end, and the first that a decoder reads.
 
-    A model that continues a prompt may have none of them: NO_TOKEN.
-    """
+    A model without an encoder may lack each of them, which NO_TOKEN marks."""
 
     pad: int
     eos: int
@@ -91,7 +90,7 @@ class SpecialIds:
 
 
 def special_ids(values: dict[str, Any], pad: int) -> SpecialIds:
-    """Those of a model that generates nothing, and the padding that is meant if none is named."""
+    """The special ids of a model that does not generate; `pad` is the default padding id."""
     found = {name: values.get(key, NO_TOKEN) for name, key in DECODER_SPECIAL.items()}
     found["pad"] = values.get("pad_token_id", pad)
     known = {name: i if type(i) is int and i >= 0 else NO_TOKEN for name, i in found.items()}
@@ -105,12 +104,12 @@ def read_generation(
     decoder_only: bool = False,
     notes: list[str] | None = None,
 ) -> tuple[DecodeConfig, SpecialIds]:
-    """The search that their `generate` would run, as far as ours can.
+    """The decoding settings and special ids with which Hugging Face's `generate` would run.
 
-    Without generation_config.json the settings stand in config.json, as older writers left them.
-    A setting that ours has not refuses no weights: a line in `notes` names all of them.
-    Raises: LabError for a value that means nothing there either.
-    """
+    Older files keep them in config.json instead of generation_config.json. Settings that we cannot
+    express are left out, and a line added to `notes` names them.
+
+    Raises: LabError for a value that is invalid in Hugging Face's code too."""
     file, values = GENERATION, directory.generation
     if values is None:
         known = GENERATION_KEYS & directory.config.keys()
@@ -141,7 +140,7 @@ def read_generation(
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
         raise settings.error("stop_strings", "it must be a list of texts")
-    # A least length counts the start token, a least number of new tokens does not.
+    # min_length counts the start token, min_new_tokens does not.
     least = settings.integer("min_length", 0, least=0) - 1
     decode = DecodeConfig(
         **plain,
@@ -164,7 +163,7 @@ def read_generation(
 
 
 def _misfits(settings: Settings, config: dict[str, Any], decoder_only: bool) -> set[str]:
-    """Settings of theirs that our search has not, and that are then taken out."""
+    """Removes the settings that our search cannot express, and returns their names."""
     lost, values = set(), settings.values
     several = values.get("bad_words_ids")
     if isinstance(several, list) and any(isinstance(w, list) and len(w) != 1 for w in several):
@@ -174,7 +173,7 @@ def _misfits(settings: Settings, config: dict[str, Any], decoder_only: bool) -> 
     forced = values.get("forced_eos_token_id")
     if forced not in (None, *ends) and forced != ends[:1]:
         lost.add("forced_eos_token_id")
-    if decoder_only:  # their least length counts the prompt, ours does not
+    if decoder_only:  # their min_length counts the prompt, ours does not
         lost |= {name for name in ("forced_bos_token_id", "min_length") if values.get(name)}
     else:
         lost |= {"stop_strings"} & values.keys()
@@ -190,11 +189,10 @@ def _misfits(settings: Settings, config: dict[str, Any], decoder_only: bool) -> 
 def _special_ids(
     settings: Settings, config: dict[str, Any], vocab_size: int, decoder_only: bool
 ) -> tuple[SpecialIds, tuple[int, ...]]:
-    """Those of the generation settings, else of the model's; padding may be missing.
+    """The special ids of the generation settings, else of the model's, and several end tokens.
 
-    A decoder alone never makes a token that is not in its vocabulary: it goes without it. It may
-    have several end tokens, as chat models do: the first is special, all of them are the others.
-    """
+    A decoder-only model may lack any of them, or name ids outside of its vocabulary, which count as
+    missing. It may have several end tokens, as chat models do: the first is its `eos`."""
     keys = DECODER_SPECIAL if decoder_only else SPECIAL
     found, ends = {}, ()
     for name in ("eos", "start", "pad"):
@@ -216,7 +214,7 @@ def _special_ids(
 
 
 def _new_tokens(settings: Settings, max_length: int) -> int:
-    """max_new_tokens, else max_length less the start token, else 20; as far as there is room."""
+    """max_new_tokens, else max_length without the start token, else 20; at most `max_length`."""
     new = settings.integer("max_new_tokens", None)
     total = settings.integer("max_length", None, least=2)
     if new is not None:
@@ -227,7 +225,7 @@ def _new_tokens(settings: Settings, max_length: int) -> int:
 
 
 def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, ...]:
-    """Tokens never generated; a "bad word" that is the end token alone has no effect there."""
+    """The ids never generated; a bad word that is only the end token is ignored, as it is there."""
     bad_words = settings.raw("bad_words_ids", [])
     if not isinstance(bad_words, list) or not all(
         isinstance(word, list) and len(word) == 1 for word in bad_words
@@ -244,7 +242,7 @@ def _banned_tokens(settings: Settings, eos: int, vocab_size: int) -> tuple[int, 
 
 
 def _first_banned(settings: Settings, vocab_size: int) -> tuple[int, ...]:
-    """Tokens that never come first; settings of other vocabularies may name some that are none."""
+    """The ids that may not come first, without those outside of the vocabulary."""
     tokens = _list_of_tokens(settings, "begin_suppress_tokens")
     return tuple(sorted({token for token in tokens if 0 <= token < vocab_size}))
 
@@ -262,7 +260,7 @@ def write_generation(
     max_length: int,
     decoder_only: bool = False,
 ) -> dict[str, Any]:
-    """Their settings of our search; without one, the special tokens alone."""
+    """Hugging Face's generation settings; only the special tokens if `decode` is None."""
     keys = DECODER_SPECIAL if decoder_only else SPECIAL
     values = {key: getattr(special, name) for name, key in keys.items()}
     values = {key: None if value == NO_TOKEN else value for key, value in values.items()}
@@ -283,8 +281,8 @@ def write_generation(
     ends = list(dict.fromkeys([special.eos, *decode.end_tokens])) if decode.end_tokens else None
     more = {
         "do_sample": decode.temperature > 0,
-        # A prompt would count in max_length. Our limit may depend on the source, theirs may not:
-        # then it is the model's own.
+        # max_length would count a prompt. If our limit depends on the source, which theirs cannot,
+        # the model's own limit is written.
         "max_new_tokens": limit if decoder_only else 0,
         "max_length": 0 if decoder_only else 1 + (limit or max_length - 1),
         "min_new_tokens": least if decoder_only else 0,

@@ -49,7 +49,7 @@ FAMILY = Family(
     _names,
     constants={"positions": "learned"},
     fixed={"scale_attn_by_inverse_layer_idx": (False,)},
-    # The order of a product, an older name of n_positions, dropout, and other heads.
+    # The order of a product, n_positions' older name, dropout, and other heads.
     ignored=words("""
         embd_pdrop n_ctx predict_special_tokens reorder_and_upcast_attn summary_activation
         summary_first_dropout summary_proj_to_labels summary_type summary_use_proj

@@ -22,7 +22,7 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class HubDirectory:
-    """What a directory holds; tensors keep the types of the file."""
+    """The contents of a model directory; the tensors keep the types that the file gives them."""
 
     path: Path
     config: dict[str, Any]
@@ -31,7 +31,7 @@ class HubDirectory:
 
 
 def read_directory(path: str | Path) -> HubDirectory:
-    """Everything that describes the model; each fault is a LabError that names the file."""
+    """Reads the settings and tensors of a model. Raises: LabError that names the faulty file."""
     path = Path(path)
     if not path.is_dir():
         raise LabError(f"{path}: no such directory")
@@ -41,7 +41,7 @@ def read_directory(path: str | Path) -> HubDirectory:
 
 
 def read_tensors(directory: Path) -> dict[str, np.ndarray]:
-    """The arrays of model.safetensors, else of the shards that the index lists."""
+    """The arrays of model.safetensors, or of the shards listed in its index."""
     if (directory / WEIGHTS).exists():
         return _read_safetensors(directory / WEIGHTS)
     if (directory / INDEX).exists():
@@ -64,9 +64,9 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_tensor(file: Any, name: str, path: Path) -> np.ndarray:
     try:
         return file.get_tensor(name)
-    except ValueError as error:  # more dimensions than an array may have
+    except ValueError as error:  # a tensor with more dimensions than NumPy allows
         raise LabError(f"{path}: {name} cannot be read: {error}") from error
-    except (AttributeError, TypeError) as error:  # numpy has no such type
+    except (AttributeError, TypeError) as error:  # a type that NumPy lacks
         kind = file.get_slice(name).get_dtype()
         raise LabError(f"{path}: {name} has the type {kind}, which is not supported") from error
 
@@ -93,7 +93,7 @@ def _read_shards(index: Path) -> dict[str, np.ndarray]:
 
 
 def refuse_taken(directory: Path, names: Iterable[str]) -> None:
-    """Raises: LabError where a file of one of these names lies there."""
+    """Raises: LabError if the directory already holds a file with one of these names."""
     if taken := [name for name in names if (directory / name).exists()]:
         raise LabError(f"{directory}: holds {taken[0]} already; choose another directory")
 
@@ -104,10 +104,9 @@ def write_directory(
     tensors: Mapping[str, np.ndarray],
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a new model; a directory that holds one already is refused.
+    """Writes a new model directory. Raises: LabError if it already holds a model.
 
-    The configuration is written last: a directory without it is not taken for a model.
-    """
+    config.json is written last, so that an unfinished directory is not taken for a model."""
     path = Path(path)
     refuse_taken(path, (CONFIG, GENERATION, WEIGHTS, INDEX))
     contiguous = {name: np.asarray(value, order="C") for name, value in sorted(tensors.items())}

@@ -18,7 +18,7 @@ MIXER = {
     "mamba_conv_bias": ("mixer.convolution_bias", True),
 }
 NORMS = {"step_norm": "dt_layernorm", "write_norm": "b_layernorm", "read_norm": "c_layernorm"}
-# What every so many layers have, with the period and the offset that are meant without the keys.
+# What layers have at regular distances, with the default period and offset.
 PERIODIC = {"attn_layer": ("attention", 8, 4), "expert_layer": ("experts", 2, 1)}
 
 
@@ -35,7 +35,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         for attends, many in zip(*(has[part] for part in ("attention", "experts")), strict=True)
     )
     own: Found = {"experts.count": settings.integer("num_experts", 16)}
-    if own["experts.count"] == 1:  # it means that there are none
+    if own["experts.count"] == 1:  # which means no experts
         settings.ignore(mixtral.EXPERTS)
         kinds, own = tuple(kind.replace("experts", "dense") for kind in kinds), {}
     else:
@@ -58,7 +58,7 @@ def _write(config: DecoderConfig, pad: int) -> dict[str, Any]:
     }
     written = {}
     for name, (part, *_) in PERIODIC.items():
-        # The first pair that gives these layers; behind the last layer where there are none.
+        # The first pair that gives these layers; past the last layer if there are none.
         pairs = ((p, o) for p in range(1, config.layers + 2) for o in range(p))
         fits = (pair for pair in pairs if has[part] == _at(*pair, config.layers))
         period, offset = next(fits, (1, 0))

@@ -1,4 +1,4 @@
-"""JSON settings that must all be accounted for: a key is read, known not to matter, or refused."""
+"""JSON settings of which every key must be read, be known not to matter, or be refused."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_lab.errors import LabError, shown
 
-ACTIVATIONS = {  # theirs -> ours; of several names for one function the first is written
+ACTIVATIONS = {  # theirs -> ours; of several names of one function the first is written
     "relu": "relu",
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -27,39 +27,38 @@ ACTIVATIONS = {  # theirs -> ours; of several names for one function the first i
 BOOKKEEPING = frozenset(
     ["auto_map", "unsloth_fixed", "model_name", "pretrained_model_name_or_path"]
 )
-# Null everywhere: an absent value, or one under which nothing changes.
+# Only null, which means absent, is supported.
 UNSET = (None,)
-SIZE = 2**21  # of what no tensor shows, such as how long a text may be
-# Of what a name or a step of a loop stands for each; experts may share a tensor.
+SIZE = 2**21  # the limit of sizes that no tensor shows, such as the length of a text
+# Limits of numbers of which each step costs a name or loop; experts may share a tensor.
 COUNTS = {"num_experts": 1024, "num_local_experts": 1024, "conv_kernel": 64, "mamba_d_conv": 64}
 
 
 class Settings:
-    """The keys of one file; `finish` refuses those that nobody has asked for.
+    """The settings of one file; `finish` refuses keys that nothing has read.
 
-    `notes` are lines for the reader about what was passed over.
-    """
+    `notes` are lines for the user about keys that were passed over."""
 
     def __init__(
         self, values: Mapping[str, Any], file: str, tensors: Mapping[str, Any] | None = None
     ):
-        """`tensors` are those of the file, which bound the sizes that it can have."""
+        """`tensors` are the file's; they limit how large a size in its settings may be."""
         self.values, self.file, self.tensors = dict(values), file, tensors
         self.left, self.notes = set(values), list[str]()
 
     def ignore(self, names: Collection[str]) -> None:
-        """Keys that are known to change no number."""
+        """Accepts keys that are known not to affect the outputs, whatever their values."""
         self.left -= set(names)
 
     def fix(self, allowed: Mapping[str, Collection[Any]]) -> None:
-        """Keys that may be absent or have one of the values under which they change nothing."""
+        """Accepts keys that are absent or have an allowed value, and refuses any other."""
         for name, valid in allowed.items():
             value = self.raw(name)
             if name in self.values and value not in valid:
                 raise self.error(name, f"only {' or '.join(map(json.dumps, valid))} is")
 
     def integer(self, name: str, default: int | None, least: int = 1) -> int | None:
-        """A whole number; null only where the default is None."""
+        """A whole number of at least `least`; null only where the default is None."""
         value = self.raw(name, default)
         if value is None and default is None:
             return None
@@ -75,33 +74,33 @@ class Settings:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """A finite number."""
+        """The value as a float; LabError if it is not a finite number."""
         value = self.raw(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= 1e30:
             raise self.error(name, "it must be a number")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """The value as a bool; LabError if it is not true or false."""
         value = self.raw(name, default)
         if not isinstance(value, bool):
             raise self.error(name, "it must be true or false")
         return value
 
     def choice(self, name: str, default: str | bool, valid: Mapping[Any, Any]) -> Any:
-        """What the table says of the value."""
+        """The entry of the table `valid` for the value; LabError if it has none."""
         value = self.raw(name, default)
         if not isinstance(value, str | bool) or value not in valid:
             raise self.error(name, f"only {', '.join(map(json.dumps, valid))} are")
         return valid[value]
 
     def raw(self, name: str, default: Any = None) -> Any:
-        """The value as it is, to be judged by the caller."""
+        """The unchecked value, which the caller has to check; marks the key as read."""
         self.left.discard(name)
         return self.values.get(name, default)
 
     def finish(self) -> None:
-        """Refuse the keys that are left, unless they are null or tell of versions and tools."""
+        """Raises LabError for unread keys, unless they are null or name versions and tools."""
         passed = {
             name
             for name in self.left
@@ -121,15 +120,15 @@ class Settings:
             )
 
     def show(self, names: Collection[str]) -> str:
-        """Keys and their values, as a message lists them."""
+        """A list of keys with their values for messages, such as "a = 1, b = true"."""
         return ", ".join(f"{name} = {shown(self.values[name])}" for name in sorted(names))
 
     def error(self, name: str, why: str) -> LabError:
-        """The refusal of a value."""
+        """The error for an unsupported value of a key, with the reason, to be raised."""
         value = shown(self.values.get(name))
         return LabError(f"{self.file}: {name} = {value} is not supported: {why}")
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of names, written as running text."""
+    """The set of the words in a text, separated by white space."""
     return frozenset(text.split())

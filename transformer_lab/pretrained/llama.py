@@ -31,19 +31,19 @@ LAYER = {
     "feed_forward_norm": "post_attention_layernorm",
     **within("feed_forward", "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
 }
-# Their activation is the gate's.
+# Their setting names the gate's activation, ours the gated unit.
 _OURS = {inner: gated for gated, inner in GATED.items()}
 GATES = {theirs: _OURS[ours] for theirs, ours in ACTIVATIONS.items() if ours in _OURS}
 
 
 def read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    """Heads of a size of their own, fewer heads for keys and values, and rotary positions."""
+    """The sizes of heads, which may be fewer for keys and values, and the rotary positions."""
     sizes = read_heads(settings, found)
     return sizes | read_rope(settings, found["max_length"], sizes["head_dim"])
 
 
 def read_heads(settings: Settings, found: Found) -> Found:
-    """The heads' size, and how many there are for keys and values."""
+    """The width of a head, and the number of heads for keys and values."""
     size = settings.integer("head_dim", None) or head_dim(settings, FIELDS, found)
     kv_heads = settings.integer("num_key_value_heads", None) or found["heads"]
     if found["heads"] % kv_heads:
@@ -54,17 +54,17 @@ def read_heads(settings: Settings, found: Found) -> Found:
 
 
 def write(config: DecoderConfig, pad: int) -> dict[str, Any]:
-    """Their settings of the same."""
+    """Hugging Face's settings of the heads and the rotary positions."""
     return write_heads(config) | write_rope(config)
 
 
 def write_heads(config: DecoderConfig) -> dict[str, Any]:
-    """Theirs of the heads."""
+    """Hugging Face's settings of the head width and of the heads for keys and values."""
     return {"head_dim": config.head_dim, "num_key_value_heads": config.key_value_heads}
 
 
 def names(config: DecoderConfig, parts: Mapping[str, str], *rules: Rule, **more: Any) -> NameMap:
-    """The name map of this and of the families built alike, whose layers have these parts."""
+    """The name map of LLaMA and of similar families, whose layers have these parts."""
     body = "model.embed_tokens.weight", "model.layers", parts, "model.norm"
     buffers = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
     return name_map(config, *body, *rules, unused=frozenset(buffers), **more)

@@ -31,9 +31,9 @@ CONSTANTS = {
     "feed_forward": "none",
     "dropout": 0.0,
     "depth_scaled_init": False,
-    "max_length": 2**20,  # no part of the architecture has a limit
+    "max_length": 2**20,  # the architecture has no limit
 }
-# How the initial values are drawn and with which program the scan is computed.
+# Keys of the initialisation, and of the program that computes the scan.
 IGNORED = words("""
     fused_add_norm layer_types rescale_prenorm_residual residual_in_fp32 time_step_floor
     time_step_init_scheme time_step_scale use_associative_scan use_mambapy
@@ -42,14 +42,14 @@ IGNORED |= words("d_inner d_model n_layer pad_vocab_size_multiple rms_norm ssm_c
 
 
 def read_inner_width(settings: Settings, found: Found) -> int:
-    """The width between the two projections, which theirs says as a multiple and perhaps again."""
+    """The inner width, `expand` times the width, which files may state a second time."""
     inner = settings.integer("expand", 2) * found["width"]
     settings.fix({"intermediate_size": (inner,)})
     return inner
 
 
 def read_rank(settings: Settings, found: Found, key: str) -> int:
-    """The width between the input and its step sizes; "auto" means a sixteenth of the model's."""
+    """The rank of the projection to step sizes; "auto" is a sixteenth of the model's width."""
     if settings.values.get(key, "auto") != "auto":
         return settings.integer(key, 1)
     settings.ignore([key])
@@ -57,7 +57,7 @@ def read_rank(settings: Settings, found: Found, key: str) -> int:
 
 
 def shared_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
-    """The tensors that all state spaces have."""
+    """The rules of the tensors that Mamba and Mamba-2 both have."""
     own = config.mixer
     rules = dense(f"{OURS}/in", f"{theirs}.in_proj", own.bias)
     rules += dense(f"{OURS}/out", f"{theirs}.out_proj", own.bias)
@@ -69,7 +69,7 @@ def shared_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
 
 
 def selective_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
-    """The tensors of one selective state space."""
+    """The rules of the tensors of a Mamba layer (Gu 2023)."""
     return [
         *shared_rules(config, theirs),
         *dense(f"{OURS}/select", f"{theirs}.x_proj", False),
@@ -79,7 +79,7 @@ def selective_rules(config: DecoderConfig, theirs: str) -> list[Rule]:
 
 
 def names(config: DecoderConfig, *rules: Rule) -> NameMap:
-    """The rules of the mixers with those around them."""
+    """The name map: the mixers' rules with those of the embedding and the norms."""
     parts = {"mixer_norm": "norm"}
     body = "backbone.embeddings.weight", "backbone.layers", parts, "backbone.norm_f"
     rename = lambda name: name.replace("backbone.embedding.", "backbone.embeddings.")  # noqa: E731

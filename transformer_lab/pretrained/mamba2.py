@@ -21,7 +21,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 
 
 def _limits(settings: Settings) -> tuple[float, float]:
-    """The least and the greatest step size; 0 for none, which has several spellings in JSON."""
+    """The least and greatest step size, 0 for no limit; infinity has several spellings in JSON."""
     found = settings.raw("time_step_limit")
     limits = [0.0, math.inf] if found is None else found
     if isinstance(limits, list) and len(limits) == 2:
@@ -70,7 +70,7 @@ FAMILY = Family(
         "rms_norm": (True,),
         "norm_before_gate": (False,),
     },
-    # A chunk's length changes no number, nor does a rank that it does not have.
+    # The length of chunks changes no output, and Mamba-2 has no step rank.
     ignored=mamba.IGNORED - {"rms_norm"} | {"chunk_size", "time_step_rank"},
     read=_read,
     write=_write,

@@ -1,7 +1,6 @@
-"""MarianMT (Junczys-Dowmunt 2018), as in Hugging Face's `marian`: the encoder-decoder of 2017.
+"""MarianMT (Junczys-Dowmunt 2018), Hugging Face's `marian`: the encoder-decoder of 2017.
 
-BART's layers and names are the same.
-"""
+BART has the same layers and names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -55,7 +54,7 @@ CROSS["cross_attention_norm"] = "encoder_attn_layer_norm"
 
 
 def read_sizes(settings: Settings) -> dict[str, int]:
-    """Width, and layers, heads and feed-forward of both stacks."""
+    """The width, and for encoder and decoder the layers, heads and feed-forward width."""
     width = _alias(settings, "d_model", "hidden_size", 1024)
     sizes = {"width": width}
     for stack, prefix in (("encoder", ""), ("decoder", "decoder_")):
@@ -75,7 +74,7 @@ def read_sizes(settings: Settings) -> dict[str, int]:
 
 
 def _alias(settings: Settings, name: str, alias: str | None, default: int) -> int:
-    """Their general name may stand for the stack's own, or beside it with the same value."""
+    """A size that a general name may give instead of the stack's own; LabError if they differ."""
     general = settings.integer(alias, None) if alias else None
     value = settings.integer(name, general or default)
     if general not in (None, value):
@@ -84,7 +83,7 @@ def _alias(settings: Settings, name: str, alias: str | None, default: int) -> in
 
 
 def write_sizes(config: EncoderDecoderConfig, family: str) -> dict[str, int]:
-    """The same to theirs."""
+    """Hugging Face's settings of the sizes that `read_sizes` reads."""
     written = {"d_model": config.width}
     for side, stack in (("encoder", config), ("decoder", config.decoder)):
         if stack.key_value_heads != stack.heads or stack.heads * stack.head_dim != stack.width:
@@ -99,10 +98,9 @@ def write_sizes(config: EncoderDecoderConfig, family: str) -> dict[str, int]:
 
 
 def names_of(config: EncoderDecoderConfig, learned: Transform = SAME) -> NameMap:
-    """The table; the readers' names of the embeddings depend on what is tied.
+    """The name map; which tensors hold the embeddings depends on what is tied.
 
-    `learned` lays tables of learned positions out as theirs are.
-    """
+    `learned` converts tables of learned positions to the file's layout."""
     shared, tied_head = config.tie_source_target, config.tie_head
     target = SHARED if shared else TARGET
     rules = [Rule("target_embedding/embedding", target)]
@@ -117,7 +115,7 @@ def names_of(config: EncoderDecoderConfig, learned: Transform = SAME) -> NameMap
         rules.append(Rule("head/embedding", HEAD))
     if config.head_bias:
         rules.append(Rule("head_bias", BIAS, ROW))
-    # Recent readers tie nothing at all when the head is not tied: they look for every table.
+    # If the head is not tied, recent versions of transformers tie nothing and read every table.
     written = frozenset(copies) if shared and not tied_head else frozenset()
     unused = frozenset() if shared else frozenset([SHARED])
     derived = {}
@@ -130,10 +128,9 @@ def names_of(config: EncoderDecoderConfig, learned: Transform = SAME) -> NameMap
 
 
 def split(tensors: Tensors) -> bool:
-    """Whether the two languages have tables of their own.
+    """Whether the two languages have separate embeddings.
 
-    Without a tied head they are separate parameters for recent readers, if the file has both.
-    """
+    If the head is not tied and a file has both tables, recent versions read them separately."""
     return differ(tensors, SHARED, SOURCE, TARGET)
 
 
@@ -142,7 +139,7 @@ def _sinusoids(length: int, width: int) -> np.ndarray:
 
 
 def _positions(tensors: Mapping[str, np.ndarray], length: int, width: int) -> str:
-    """Their readers use the tables of a file as they are: others than the formula's are learned."""
+    """The kind of positions: learned if the file's tables differ from the sinusoids' formula."""
     tables = [tensors[name] for name in POSITIONS.values() if name in tensors]
     formula = _sinusoids(length, width) if tables else None
     other = any(t.shape == (1,) or t.shape == formula.shape and not agrees(t, formula)
@@ -190,7 +187,7 @@ FAMILY = Family(
         "normalize_embedding": (False,),
         "static_position_embeddings": (True,),
     },
-    # The tensor final_logits_bias itself says whether there is one.
+    # Whether there is a bias is told by the tensor final_logits_bias.
     ignored=("add_bias_logits", "extra_pos_embeddings"),
     read=_read,
     write=_write,

@@ -10,7 +10,7 @@ BIASES = ("attention_bias", "mlp_bias")
 
 
 def read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    """As LLaMA's. A missing window means 4096, null none; missing heads for keys and values, 8."""
+    """As LLaMA's, with defaults for missing keys: a window of 4096 and 8 key/value heads."""
     window = settings.integer("sliding_window", None) or 0
     if "sliding_window" not in settings.values:
         window = 4096

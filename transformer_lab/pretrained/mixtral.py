@@ -13,14 +13,14 @@ OURS = "decoder/layer_{i}/feed_forward"
 LAYER = {ours: theirs for ours, theirs in llama.LAYER.items() if "feed_forward/" not in ours}
 
 
-EXPERTS = {  # which drop no token
+EXPERTS = {  # no token is dropped
     "num_experts_per_tok": ("experts.top_k", 2),
     "router_aux_loss_coef": ("experts.balance_loss", 0.001),
 }
 
 
 def packed_experts(theirs: str) -> tuple[Rule, ...]:
-    """All experts in two tensors, as their models have them in memory."""
+    """The rules of a layout that keeps all experts of a layer in two tensors."""
     return (
         Rule((f"{OURS}/gate", f"{OURS}/up"), f"{theirs}.gate_up_proj", PAIRED),
         Rule(f"{OURS}/down", f"{theirs}.down_proj", STACKED),

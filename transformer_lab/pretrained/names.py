@@ -1,9 +1,8 @@
-"""Name maps: one table a family says which of their tensors is which of our parameters.
+"""Name maps: a table for each family says which tensor of a file is which parameter.
 
-Import and export derive from the same table. A path of ours is `encoder/layer_0/...`; `{i}` in a
-rule stands for the same number in both names. One tensor of theirs may pack several of ours, and
-one of ours several of theirs.
-"""
+Import and export use the same table. Our paths look like `encoder/layer_0/...`; `{i}` in a rule is
+the same number in both names. One tensor may pack several parameters, and one parameter may be
+divided over several tensors."""
 
 import math
 import re
@@ -17,30 +16,30 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_lab.errors import LabError
 from transformer_lab.layers.config import StackConfig
 
-SLACK = 2**22  # parameters by which a model may be larger than its file, to be told which
-Shapes = Mapping[str, tuple[int, ...]]  # of our parameters, by path
+SLACK = 2**22  # parameters beyond which a model is refused without a list of what its file lacks
+Shapes = Mapping[str, tuple[int, ...]]  # shapes of our parameters by path
 
 
 @dataclass(frozen=True)
 class Transform:
-    """How our arrays, one or several, are laid out in one or several of theirs, and back."""
+    """Converts our arrays, one or several, to one or several tensors of a file, and back."""
 
-    to_theirs: Callable[..., np.ndarray | list[np.ndarray]]  # of all of ours; a list of several
-    to_ours: Callable[..., Sequence[np.ndarray]]  # of all of theirs
+    to_theirs: Callable[..., np.ndarray | list[np.ndarray]]  # takes all of ours; may give a list
+    to_ours: Callable[..., Sequence[np.ndarray]]  # takes all of the file's tensors
 
 
-WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and of data-parallel training
+WRAPPERS = ("_orig_mod.", "module.")  # prefixes by torch.compile and data-parallel training
 SAME = Transform(lambda x: x, lambda x: [x])
 TRANSPOSE = Transform(lambda x: x.T, lambda x: [x.T])  # torch's Linear holds [out, in]
-ROW = Transform(lambda x: x[None], lambda x: [x[0]])  # [n] of ours is [1, n] of theirs
-JOINED = Transform(  # three of ours side by side along the last axis
+ROW = Transform(lambda x: x[None], lambda x: [x[0]])  # our [n] is their [1, n]
+JOINED = Transform(  # three of our arrays, joined along the last axis
     lambda *parts: np.concatenate(parts, axis=-1), lambda x: np.split(x, 3, axis=-1)
 )
 CONVOLUTION = Transform(lambda x: x.T[:, None], lambda x: [x[:, 0].T])  # [W, D] is [D, 1, W]
-APART = Transform(  # [E, in, out] of ours are E kernels [out, in]
+APART = Transform(  # our [E, in, out] is E kernels [out, in]
     lambda x: list(np.swapaxes(x, 1, 2)), lambda *parts: [np.stack([x.T for x in parts])]
 )
-STACKED = Transform(  # [E, in, out] of ours are [E, out, in], several under each other
+STACKED = Transform(  # our arrays [E, in, out] become [E, out, in], stacked along axis 1
     lambda *parts: np.concatenate([np.swapaxes(x, 1, 2) for x in parts], axis=1),
     lambda x: [np.swapaxes(x, 1, 2)],
 )
@@ -50,14 +49,14 @@ PAIRED = Transform(
 QUERY_KEY_VALUE = ("query", "key", "value")
 
 
-# Their names -> our paths, and how the one becomes the other
+# Their names -> (our paths, the conversion between them)
 Table = Mapping[tuple[str, ...], tuple[tuple[str, ...], Transform]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table: a path of ours, or those of all that one of theirs packs; a name of
-    theirs, or those of all that hold one of ours."""
+    """A row of the table: our path, or several packed in one tensor, and the name of the file's
+    tensor, or several that hold one parameter."""
 
     ours: str | tuple[str, ...]
     theirs: str | tuple[str, ...]
@@ -72,7 +71,7 @@ class Rule:
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
 
     def match(self, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Their names of the parameter at our path and all paths that they hold; None of others."""
+        """The tensors' names and our paths of the rule that this path is part of, else None."""
         found = next(filter(None, (_numbered(part).fullmatch(path) for part in self.parts)), None)
         if found is None:
             return None
@@ -86,19 +85,19 @@ def _numbered(template: str) -> re.Pattern[str]:
 
 
 def dense(ours: str, theirs: str, bias: bool = True, kernel: Transform = TRANSPOSE) -> list[Rule]:
-    """A kernel and a bias of ours, a torch Linear of theirs."""
+    """The rules of the kernel and bias of a linear layer, a torch Linear in the file."""
     kernel = Rule(f"{ours}/kernel", f"{theirs}.weight", kernel)
     return [kernel, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [kernel]
 
 
 def norm(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
-    """A LayerNorm, or an RMSNorm without a bias."""
+    """The rules of a LayerNorm, or without a bias of an RMSNorm."""
     scale = Rule(f"{ours}/scale", f"{theirs}.weight")
     return [scale, Rule(f"{ours}/bias", f"{theirs}.bias")] if bias else [scale]
 
 
 def within(ours: str, theirs: str, **parts: str) -> dict[str, str]:
-    """Their names of the parts of a module, such as "self_attn.q_proj" of "attention/query"."""
+    """The names of a module's parts: {"attention/query": "self_attn.q_proj"} and so on."""
     return {f"{ours}/{part}": f"{theirs}.{name}" for part, name in parts.items()}
 
 
@@ -109,11 +108,10 @@ def layers(
     parts: Mapping[str, str],
     kernel: Transform = TRANSPOSE,
 ) -> list[Rule]:
-    """The rules of all layers of a stack, such as "encoder" and "bert.encoder.layer".
+    """The rules of all layers of a stack, such as "encoder" with "bert.encoder.layer".
 
-    `parts` are our parts of a layer, such as "attention/query", with their names; what ends in
-    "_norm" is a norm. The config says which of them have a bias.
-    """
+    `parts` gives the name of each part of a layer, such as "attention/query". Parts that end in
+    "_norm" are norms; which of the others have a bias follows from the config."""
     biases = {"attention": config.attention_bias, "feed_forward": config.feed_forward_bias}
     biases["mixer"] = config.mixer.bias
     rules, bare = [], ("key",) * (not config.key_bias) if config.qkv_bias else QUERY_KEY_VALUE
@@ -128,8 +126,8 @@ def layers(
 
 
 def experts(config: StackConfig, ours: str, theirs: str, parts: Mapping[str, str]) -> list[Rule]:
-    """The kernels of a layer's experts, one array [E, in, out] of ours for each of the parts "up",
-    "gate" and "down"; a Linear an expert of theirs, whose number stands for {e}."""
+    """The rules of a layer's experts: our arrays [E, in, out] "up", "gate" and "down" are each a
+    Linear for each expert in the file, whose number replaces {e}."""
     count = range(config.experts.count)
     names = {part: f"{theirs}.{name}.weight" for part, name in parts.items()}
     return [
@@ -139,7 +137,7 @@ def experts(config: StackConfig, ours: str, theirs: str, parts: Mapping[str, str
 
 
 def packed(attention: str, theirs: str, transform: Transform, bias: bool = True) -> list[Rule]:
-    """Query, key and value of ours in one tensor of theirs, called weight or bias at its end."""
+    """The rules of query, key and value in one tensor, whose name ends in weight or bias."""
     leaves = [("kernel", "weight"), ("bias", "bias")][: 1 + bias]
     return [
         Rule(
@@ -152,10 +150,9 @@ def packed(attention: str, theirs: str, transform: Transform, bias: bool = True)
 
 
 def interleaved(heads: int) -> Transform:
-    """Query, key and value head by head: the rows of their first heads, of their second, and so on.
+    """A layout with the rows of query, key and value of head 1, then those of head 2 and so on.
 
-    Ours are kernels [D, N*H] or biases [N*H], theirs [N*3*H, D] or [N*3*H].
-    """
+    Ours are kernels [D, N*H] or biases [N*H], the file's [N*3*H, D] or [N*3*H]."""
 
     def to_theirs(*parts):
         split = [part.T.reshape(heads, -1, *part.T.shape[1:]) for part in parts]
@@ -169,28 +166,28 @@ def interleaved(heads: int) -> Transform:
 
 
 def behind(rows: int) -> Transform:
-    """A table whose first rows, which only padding reads, ours lacks."""
+    """A layout whose table has extra first rows, which only padding uses; ours lacks them."""
     return Transform(lambda x: np.pad(x, ((rows, 0), (0, 0))), lambda x: [x[rows:]])
 
 
 @dataclass(frozen=True)
 class NameMap:
-    """The table, and the tensors of theirs that hold nothing of their own."""
+    """The rules of a family, and the tensors that repeat others or can be computed."""
 
     rules: tuple[Rule, ...]
-    copies: Mapping[str, str] = field(default_factory=dict)  # name -> whose values it repeats
-    derived: Mapping[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # computed by us
-    unused: frozenset[str] = frozenset()  # read by no computation of theirs; {i}: any number
-    written_copies: frozenset[str] = frozenset()  # copies that their reader needs in the file
-    prefix: str = ""  # of most names, which files of a bare model without a head lack
+    copies: Mapping[str, str] = field(default_factory=dict)  # name -> the tensor that it repeats
+    derived: Mapping[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # name -> formula
+    unused: frozenset[str] = frozenset()  # tensors that no model reads; {i}: any number
+    written_copies: frozenset[str] = frozenset()  # copies that must be in the file
+    prefix: str = ""  # of most names; files of a model without a head lack it
     rename: Callable[[str], str] = str  # what a file calls a tensor -> what the table calls it
-    others: tuple[Rule, ...] = ()  # another layout, which files may have; it is never written
+    others: tuple[Rule, ...] = ()  # another layout that is read, but never written
 
     def names(self, paths: Iterable[str], held: Collection[str] = ()) -> Table:
-        """Their names -> (our paths, transform); no path without a rule, no rule without a path.
+        """The tensors' names -> (our paths, transform), for exactly these paths.
 
-        Where a file holds names of the other layout, those are meant.
-        """
+        If `held`, a file's names, has those of the other layout, that one is used. Raises: LabError
+        for a path that not exactly one rule matches, and for a rule that matches no path."""
         table, used = {}, set()
         for path in paths:
             hits = [(rule, found) for rule in self.rules if (found := rule.match(path))]
@@ -210,11 +207,10 @@ class NameMap:
 def import_params(
     names: NameMap, tensors: Mapping[str, np.ndarray], shapes: Shapes, source: str
 ) -> dict[str, Any]:
-    """Our parameter tree, in float32, of their tensors.
+    """Our parameter tree, in float32, from the tensors of a file.
 
-    One LabError lists all that is missing, unexpected, of another shape or type, and each copy or
-    derived tensor whose values are not those that it must have.
-    """
+    One LabError lists all tensors that are missing, unexpected or of a wrong shape or type, and
+    copies or derived tensors whose values are not what they must be."""
     tensors = {names.rename(name): value for name, value in tensors.items()}
     table = names.names(shapes, {*tensors, *(names.prefix + name for name in tensors)})
     tensors = _restore_originals(names, _restore_prefix(names, table, tensors))
@@ -223,7 +219,7 @@ def import_params(
     unused = [_numbered(template) for template in names.unused]
     ours = sum(math.prod(shape) for shape in shapes.values())
     held = sum(value.size for value in tensors.values())
-    if ours > 2 * held + SLACK:  # known before anything of that size is made
+    if ours > 2 * held + SLACK:  # refused before arrays of that size are made
         raise LabError(
             f"{source}: the settings are those of a model of {ours:,} parameters, the tensors hold "
             f"{held:,}: are they another model's?"
@@ -252,7 +248,7 @@ def import_params(
 
 
 def without_wrappers(tensors: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """The tensors without what torch's wrappers of a model put before all names, and that text."""
+    """The tensors without the prefix of torch's wrappers, and that prefix ("" if none)."""
     taken = ""
     if not tensors:
         return tensors, taken
@@ -263,7 +259,7 @@ def without_wrappers(tensors: Mapping[str, Any]) -> tuple[Mapping[str, Any], str
 
 
 def export_params(names: NameMap, params: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
-    """Their tensors, in float32, of our parameter tree."""
+    """The tensors of a file, in float32, from our parameter tree."""
     flat = {path: np.asarray(value) for path, value in flatten_dict(params, sep="/").items()}
     found = {path: value.shape for path, value in flat.items()}
     if found != dict(shapes):
@@ -278,25 +274,25 @@ def export_params(names: NameMap, params: Mapping[str, Any], shapes: Shapes) -> 
 
 
 def _theirs(group, transform, ours) -> Iterable[tuple[str, np.ndarray]]:
-    """Each of their names with its tensor."""
+    """The name of each tensor of a group with its array."""
     made = transform.to_theirs(*ours)
     return zip(group, made if isinstance(made, list) else [made], strict=True)
 
 
 def differ(tensors: Mapping[str, np.ndarray], *names: str) -> bool:
-    """Whether the named tensors that a file has are not all equal."""
+    """Whether those of the named tensors that the file has are not all equal."""
     found = [tensors[name] for name in names if name in tensors]
     return any(not np.array_equal(found[0], other) for other in found[1:])
 
 
 def agrees(value: np.ndarray, formula: np.ndarray) -> bool:
-    """Whether values within -1..1 are the formula's, up to the rounding of the type they have."""
+    """Whether values in -1..1 equal the formula's, up to the rounding of their type."""
     tolerance = 5e-4 if value.dtype.itemsize >= 4 else 5e-3
     return bool((np.abs(value.astype(np.float32) - formula) <= tolerance).all())
 
 
 def _restore_prefix(names: NameMap, table, tensors) -> Mapping[str, np.ndarray]:
-    """Their full names, in a file that has none of them."""
+    """Adds the prefix to all names if the file, one of a bare model, has it in none."""
     if not names.prefix or any(name.startswith(names.prefix) for name in tensors):
         return tensors
     whole = {*(name for group in table for name in group), *names.copies}
@@ -306,7 +302,7 @@ def _restore_prefix(names: NameMap, table, tensors) -> Mapping[str, np.ndarray]:
 
 
 def _restore_originals(names: NameMap, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A writer may keep any one of several tied tensors: take the original from a copy."""
+    """Adds a missing original from its copy, as files may keep any one of several tied tensors."""
     tensors = dict(tensors)
     for copy, original in names.copies.items():
         if copy in tensors:

@@ -28,7 +28,7 @@ def export_lora(
     scale: float,
     dropout: float = 0.0,
 ) -> None:
-    """Writes what changes kernels, by our paths, by scale * a b; never over another adapter."""
+    """Writes factors (a, b) that change our kernels by scale * a b; never over another adapter."""
     path, record = Path(directory), pretrained.family(model_type)
     refuse_taken(path, (CONFIG, WEIGHTS))
     _, names = record.writing(config)
@@ -49,11 +49,11 @@ def export_lora(
     }
     tensors = {}
     for name, (a, b) in found.items():
-        room = ((0, rank - len(a)), (0, 0))  # a packed tensor needs the ranks of all its parts
+        room = ((0, rank - len(a)), (0, 0))  # the rank of a packed tensor is the sum of its parts'
         stem = f"base_model.model.{name}"
         tensors[f"{stem}.lora_A.weight"] = np.pad(a, room)
         tensors[f"{stem}.lora_B.weight"] = np.pad(b.T, room).T
-    # What is stored is memory as it lies.
+    # safetensors stores memory as it is, so arrays must be contiguous.
     tensors = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
     path.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
@@ -63,11 +63,10 @@ def export_lora(
 def their_factors(
     names: NameMap, shapes: Shapes, factors: Factors
 ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], bool]:
-    """A [R, in] and B [out, R] by module of theirs, and whether their weights are [in, out].
+    """A [R, in] and B [out, R] by the file's module, and whether its weights are [in, out].
 
-    Of a tensor that packs several kernels, A stacks those that have factors, and B holds each
-    one's in its own columns and rows.
-    """
+    For a tensor that packs several kernels, A stacks the factors of each, and B is block diagonal:
+    each kernel's factor in its own columns and rows."""
     found, turned = {}, False
     for (name, *_), (paths, transform) in names.names(shapes).items():
         chosen = [path for path in paths if path in factors]
@@ -81,7 +80,7 @@ def their_factors(
                 b = factors[path][1]
                 part[row : row + len(b)], row = b, row + len(b)
             parts.append(part)
-        # Packing acts on outputs alone, so B goes through it with its rank in the inputs' place.
+        # Packing changes outputs only, so it applies to B with the rank as the input dimension.
         b = transform.to_theirs(*parts)
         turned = transform.to_theirs(*(part[:1] for part in parts)).shape[0] == 1
         found[name.removesuffix(".weight")] = a, b.T if turned else b
@@ -89,7 +88,7 @@ def their_factors(
 
 
 def _short(modules: list[str], table: Iterable[str]) -> list[str]:
-    """The modules' last names, if no other module bears one of them."""
+    """The last part of each module's name, if no other module has it; else the full names."""
     last = {name.rpartition(".")[2] for name in modules}
     every = {name.removesuffix(".weight") for name in table if name.endswith(".weight")}
     same = {name for name in every if name.rpartition(".")[2] in last}

@@ -22,7 +22,7 @@ HEADS = {
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    """Positions count from the padding token's id + 1 on, and the table is as much longer."""
+    """The position table has padding id + 1 more rows than there are positions."""
     names = {encoders.bare(name, "roberta") for name in tensors}
     own, first = bert.read(settings, found, "Roberta", names), padding(settings, PAD) + 1
     if found["max_length"] <= first:
@@ -40,7 +40,7 @@ def _write(config: EncoderConfig, pad: int) -> dict[str, Any]:
 
 def _names(config: EncoderConfig, pad: int) -> NameMap:
     heads, unused = HEADS, []
-    if config.head == "classes":  # a layer of the head is what a pooler is
+    if config.head == "classes":  # RoBERTa's head has the layer that is our pooler
         heads = HEADS | {"pooler": "classifier.dense"}
         unused = [f"roberta.pooler.dense.{leaf}" for leaf in ("weight", "bias")]
     layers = "encoder.layer", bert.LAYER

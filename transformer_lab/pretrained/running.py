@@ -1,8 +1,6 @@
-"""Imported models computed on reference inputs, one runner a kind of model.
+"""Computes imported models on reference inputs, with one runner for each kind of model.
 
-Inputs and outputs have Hugging Face's names. An output comes with the places where it counts, such
-as those that are no padding.
-"""
+Inputs and outputs have Hugging Face's names. Outputs have a mask without padding."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,9 +28,8 @@ Generated = tuple[Int[np.ndarray, "bn t"], Float[np.ndarray, "bn"]]
 class Runner:
     """The inputs that a kind of model takes, its outputs, and its search if it generates.
 
-    `generate` gives each row's `n_best` results under each other with what they continue, padding
-    after the end token, as long as the longest; and their scores.
-    """
+    `generate` gives `n_best` rows for each input row, each with its prompt or start token, padded
+    to the longest, and their scores."""
 
     inputs: tuple[str, ...]
     outputs: Callable[[Any, Any, Inputs], dict[str, Output]]
@@ -41,8 +38,8 @@ class Runner:
 
 @cache
 def _compiled(kind: str, config: Any, stack: str, *methods: str | None) -> Callable[..., Any]:
-    """What methods of the model make of the same inputs, and the first layer's weights, if it
-    attends."""
+    """The results of several methods for the same inputs, and the first layer's attention weights
+    (None if it has none), compiled."""
     model = models.family(kind).build(config)
 
     @jax.jit
@@ -57,15 +54,15 @@ def _compiled(kind: str, config: Any, stack: str, *methods: str | None) -> Calla
 
 @cache
 def _applied(kind: str, config: Any) -> Callable[..., Any]:
-    """What the model makes of its inputs."""
+    """The compiled forward pass of a model."""
     apply = models.family(kind).build(config).apply
     return jax.jit(lambda params, *inputs: apply({"params": params}, *inputs))
 
 
 @cache
 def _both_stacks(kind: str, config: Any) -> Callable[..., Any]:
-    """The encoder's states and first weights; with a target also the decoder's states and logits,
-    all in one program."""
+    """The encoder's states and first attention weights and, given a target, the decoder's states
+    and logits, compiled as one."""
     model, more = models.family(kind).build(config), {"mutable": ["intermediates"]}
 
     @jax.jit
@@ -82,7 +79,7 @@ def _both_stacks(kind: str, config: Any) -> Callable[..., Any]:
 
 
 def token_ids(inputs: Inputs, name: str, vocab_size: int) -> Int[Array, "b t"]:
-    """An input's ids, checked: a gather clips or fills an id beyond the table without a word."""
+    """An input's ids; LabError for ids beyond the table, which JAX would clip silently."""
     if name not in inputs:
         raise LabError(f"the inputs have no {name}")
     ids = inputs[name]
@@ -94,7 +91,7 @@ def token_ids(inputs: Inputs, name: str, vocab_size: int) -> Int[Array, "b t"]:
 
 
 def _tokens(inputs: Inputs, vocab_size: int) -> tuple[Int[Array, "b t"], Bool[Array, "b t"]]:
-    """The `input_ids` and their mask, all True unless given."""
+    """The `input_ids` and their mask, which is True everywhere if none is given."""
     ids = token_ids(inputs, "input_ids", vocab_size)
     mask = jnp.asarray(inputs.get("attention_mask", np.ones(ids.shape))) != 0
     return ids, _alike("attention_mask", mask, ids)
@@ -118,7 +115,7 @@ def _between(mask: Bool[Array, "b t"]) -> Bool[Array, "b 1 t t"]:
 
 
 def _decoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """Positions count from the first token that the attention mask shows."""
+    """Logits, states and attention weights; positions count from the first unmasked token."""
     if "input_ids" not in inputs:
         return {}
     ids, mask = _tokens(inputs, config.vocab_size)
@@ -127,13 +124,13 @@ def _decoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     found = {"logits": (logits, mask[..., None])}
     if weights is not None:
         found["attention_layer0"] = weights, _between(mask)
-    if config.embedding_width is None:  # theirs are projected
+    if config.embedding_width is None:  # their states are projected to the embedding's width
         found["last_hidden_state"] = states, mask[..., None]
     return found
 
 
 def _encoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """Final states, the first layer's weights, and what the head makes of them."""
+    """The final states, the first layer's attention weights, and the head's outputs."""
     (ids, mask), types = _tokens(inputs, config.vocab_size), None
     if "token_type_ids" in inputs:
         if not config.types:
@@ -158,7 +155,7 @@ def _encoder(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
 
 
 def _source(kind: str, config: Any, inputs: Inputs) -> tuple[Array, ...]:
-    """What an encoder reads: ids and their mask, or the features of audio [b f m]."""
+    """The encoder's input: ids and their mask, or the features of audio [b f m]."""
     if kind == "encoder_decoder":
         return _tokens(inputs, config.source_vocab_size or config.vocab_size)
     features = inputs.get("input_features")
@@ -168,7 +165,7 @@ def _source(kind: str, config: Any, inputs: Inputs) -> tuple[Array, ...]:
 
 
 def _encoder_decoder(kind: str, config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """Both stacks' states, the encoder's first weights, and logits if there are decoder's ids."""
+    """Both stacks' states, the encoder's first attention weights, and logits for decoder ids."""
     source = _source(kind, config, inputs)
     mask = source[1] if len(source) > 1 else None
     fed = ["decoder_input_ids"] if "decoder_input_ids" in inputs else []
@@ -180,7 +177,7 @@ def _encoder_decoder(kind: str, config: Any, params: Any, inputs: Inputs) -> dic
 
 
 def _vision(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """States, the first layer's weights, and what pooler and heads make of them."""
+    """The states, the first layer's attention weights, and the outputs of pooler and heads."""
     (out,), weights = _compiled("vision", config, "encoder", None)(params, _images(inputs))
     found = {"last_hidden_state": out["hidden"], "attention_layer0": weights}
     if config.pre_logits:
@@ -194,14 +191,14 @@ def _vision(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
 
 
 def _swin(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """States of the last stage, their mean, and the classes' logits."""
+    """The states of the last stage, their mean, and the logits of the classes."""
     out = _applied("swin", config)(params, _images(inputs))
     names = {"hidden": "last_hidden_state", "features": "pooler_output", "logits": "logits"}
     return {names[name]: (value, None) for name, value in out.items()}
 
 
 def _detr(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """The queries' states, the logits of what they found, and where."""
+    """The states of the queries, the logits of their classes, and their boxes."""
     images, mask = _images(inputs), inputs.get("pixel_mask")
     real = None if mask is None else jnp.asarray(mask) != 0
     out = _applied("detr", config)(params, images, None, None, real)
@@ -210,7 +207,7 @@ def _detr(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
 
 
 def _two_towers(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
-    """Vectors of images and of texts, and their logits."""
+    """The vectors of images and texts, and the logits of all their combinations."""
     (ids, mask), images = _tokens(inputs, config.vocab_size), _images(inputs)
     out = jax.device_get(_applied("two_towers", config)(params, images, ids, None, mask))
     logits = out["scale"] * out["image"] @ out["text"].T + out["bias"]
@@ -222,7 +219,7 @@ def _two_towers(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
 def _search(
     decode: DecodeConfig, special: SpecialIds, pad: int, run: Callable[..., Any], *inputs: Any
 ) -> Generated:
-    """The search over what `run` makes of the inputs: a step, a cache, the tokens so far."""
+    """Runs the search from what `run` makes of the inputs: (step, cache, tokens so far)."""
 
     @jax.jit
     def whole(*inputs):
@@ -243,7 +240,7 @@ def _search(
 def _continue(
     config: Any, params: Any, inputs: Inputs, decode: DecodeConfig, special: SpecialIds
 ) -> Generated:
-    """Continuations of each `prompt`; all have one length and no padding."""
+    """Continues each row of `prompt`; the rows have equal lengths and no padding."""
     prompt = token_ids(inputs, "prompt", config.vocab_size)
     model = models.family("decoder").build(config)
     rows, length = prompt.shape[0], prompt.shape[1] + decode.max_new_tokens
@@ -263,7 +260,7 @@ def _continue(
 def _translate(
     kind: str, config: Any, params: Any, inputs: Inputs, decode: DecodeConfig, special: SpecialIds
 ) -> Generated:
-    """What each source becomes, the start token first."""
+    """The decoder's output for each source, with the start token in front."""
     source = _source(kind, config, inputs)
     model, length = models.family(kind).build(config), decode.max_new_tokens
     # Their beam search fills rows with the end token if the padding is token 0.
@@ -284,7 +281,7 @@ def _of_both(kind: str, *inputs: str) -> Runner:
 
 
 TEXT = ("input_ids", "attention_mask")
-RUNNERS = {  # by kind of model
+RUNNERS = {  # one for each kind of model
     "decoder": Runner((*TEXT, "prompt"), _decoder, _continue),
     "encoder": Runner((*TEXT, "token_type_ids"), _encoder),
     "encoder_decoder": _of_both("encoder_decoder", *TEXT),

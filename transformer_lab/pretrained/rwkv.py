@@ -20,7 +20,7 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
         "mixer": MixerConfig("rwkv", inner_width=inner),
         "feed_forward_width": settings.integer("intermediate_size", None) or 4 * found["width"],
         "halved_every": settings.integer("rescale_every", 6, least=0),
-        "final_norm_epsilon": 1e-5,  # whatever the others have
+        "final_norm_epsilon": 1e-5,  # whatever epsilon the other norms have
     }
 
 

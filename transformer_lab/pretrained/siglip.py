@@ -25,7 +25,7 @@ TEXT |= {
     "max_position_embeddings": ("max_length", 64),
 }
 ONE_NUMBER = Transform(lambda x: np.reshape(x, 1), lambda x: [np.reshape(x, ())])
-STACKED = Transform(  # query, key and value [in, out] above each other, torch's way round
+STACKED = Transform(  # our kernels [in, out] are stacked as [3 * out, in]
     lambda *parts: np.concatenate([part.T for part in parts]),
     lambda x: [part.T for part in np.split(x, 3)],
 )
@@ -72,7 +72,7 @@ def _names(config: TwoTowersConfig, pad: int) -> NameMap:
 
 
 def _idle(config: TwoTowersConfig) -> set[str]:
-    """The bias is the tensor's, but there must be one."""
+    """Settings that change no output; the logits' bias is read from a tensor, but must exist."""
     return clip.idle(config) | ({"bias"} if config.bias is not None else set())
 
 

@@ -1,4 +1,4 @@
-"""Switch Transformers (Fedus 2021), as in Hugging Face's `switch_transformers`: T5 with experts."""
+"""Switch Transformers (Fedus 2021), Hugging Face's `switch_transformers`: T5 with experts."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,8 +11,7 @@ from transformer_lab.pretrained.names import TRANSPOSE, NameMap, Rule, differ, e
 
 
 def _step(count: int, sparse: int) -> int:
-    """Every so many layers one has experts, the second of them first; as theirs has it, also where
-    there shall be none."""
+    """The distance between layers with experts, the first of which is layer 1."""
     return count // sparse if sparse else count
 
 
@@ -53,7 +52,7 @@ def _write(config: EncoderDecoderConfig, pad: int) -> dict[str, Any]:
 
 
 def _forward(config: EncoderDecoderConfig, name: str, last: int) -> list[Rule]:
-    """The rules of a stack's feed-forwards, dense and with experts."""
+    """The rules of the feed-forward layers of a stack, dense or with experts."""
     stack, rules = config if name == "encoder" else config.decoder, []
     forwards = {stack.layer(i).feed_forward for i in range(stack.layers)}
     kernels, mlp = {"up": "wi", "down": "wo"}, f"layer.{last}.mlp"
@@ -71,7 +70,7 @@ def _forward(config: EncoderDecoderConfig, name: str, last: int) -> list[Rule]:
 
 
 def _names(config: EncoderDecoderConfig, pad: int) -> NameMap:
-    """With an untied head theirs has a table for each stack, and one that nothing reads."""
+    """If the head is not tied, files have a table for each stack, and one that is never read."""
     names = t5.names(config, pad, _forward)
     if config.tie_source_target:
         copies = frozenset() if config.tie_head else frozenset(t5.EMBEDDINGS[1:])
@@ -109,7 +108,7 @@ FAMILY = replace(
         "router_type": ("tokens_masked",),
         "batch_prioritized_routing": (False,),
     },
-    ignored=("add_router_probs", "router_ignore_padding_tokens"),  # the latter is read by nothing
+    ignored=("add_router_probs", "router_ignore_padding_tokens"),  # nothing reads the latter
     activations=ACTIVATIONS,
     read=_read,
     write=_write,

@@ -25,7 +25,7 @@ UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight
 
 
 def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
-    """Recent writers call every head tied: whether it is, the tensors say."""
+    """Whether the head is tied is told by the tensors, as recent writers always call it tied."""
     act = settings.values.get("feed_forward_proj", "relu")
     name = "gelu_new" if act == "gated-gelu" else act.removeprefix("gated-")
     settings.fix({"dense_act_fn": (name,), "is_gated_act": (name != act and act != "gelu_new",)})
@@ -40,10 +40,9 @@ def _read(settings: Settings, found: Found, tensors: Tensors) -> Found:
 
 
 def _scales(config: EncoderDecoderConfig) -> bool:
-    """Whether our embeddings are scaled in the file: theirs never are in the model.
+    """Whether the file's embeddings are ours times sqrt(width), as T5 itself does not scale them.
 
-    A tied head's states are then scaled back.
-    """
+    With a tied head, the output states are scaled back."""
     return config.embedding_scale and not (config.tie_head and config.scale_output)
 
 
@@ -55,7 +54,7 @@ def _write(config: EncoderDecoderConfig, pad: int) -> dict[str, Any]:
 
 
 def _dense(config: EncoderDecoderConfig, stack: str, last: int) -> list[Rule]:
-    """The rules of a stack's feed-forwards, which stand behind so many sub-layers."""
+    """The rules of a stack's dense feed-forward, which is sub-layer number `last` of a layer."""
     up = {"gate": "wi_0", "up": "wi_1"} if config.activation in GATED else {"up": "wi"}
     parts = {
         f"feed_forward/{ours}": f"layer.{last}.DenseReluDense.{theirs}"
@@ -67,7 +66,7 @@ def _dense(config: EncoderDecoderConfig, stack: str, last: int) -> list[Rule]:
 def names(
     config: EncoderDecoderConfig, pad: int, forward: Callable[..., list[Rule]] = _dense
 ) -> NameMap:
-    """The table, of this and of families that differ in the feed-forward."""
+    """The name map of T5 and of families that differ only in the feed-forward."""
     root = np.float32(config.width**0.5)
     scaled = Transform(lambda x: x * root, lambda x: [x / root])
     table = scaled if config.embedding_scale else SAME

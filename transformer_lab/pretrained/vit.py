@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy 2021), as in Hugging Face's `vit`; what DeiT shares with it."""
+"""ViT (Dosovitskiy 2021), Hugging Face's `vit`, and what DeiT shares with it."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ TOKEN = Transform(lambda x: x[None, None], lambda x: [x[0, 0]])
 
 
 def family(model_type: str, title: str) -> Family:
-    """ViT's record, or DeiT's, which has a second token, perhaps with a head."""
+    """The record of ViT, or of DeiT, which has a second token and perhaps a head for it."""
     deit = model_type == "deit"
     ends = {"none": "Model", "classes": "ForImageClassification"}
     ends |= {"heads": "ForImageClassificationWithTeacher"} if deit else {}
@@ -93,7 +93,7 @@ def family(model_type: str, title: str) -> Family:
 
 
 def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]]:
-    """A number, or height and width."""
+    """Height and width of images and of patches; files give two numbers, or one for both."""
     found = {}
     for name, default in (IMAGE_SIZES | {"patch_size": patch}).items():
         value = settings.raw(name, default)
@@ -105,13 +105,13 @@ def read_sizes(settings: Settings, patch: int = 16) -> dict[str, tuple[int, int]
 
 
 def write_sizes(config: Any) -> dict[str, int | list[int]]:
-    """The same to theirs."""
+    """Hugging Face's settings of the image and patch sizes, one number for a square."""
     pairs = {name: getattr(config, name) for name in IMAGE_SIZES}
     return {name: size[0] if size[0] == size[1] else list(size) for name, size in pairs.items()}
 
 
 def convolution(config: Any) -> Transform:
-    """The kernel of patches [h w c, d] of ours as their convolution's [d, c, h, w]."""
+    """Converts our patch kernel [h w c, d] to the kernel [d, c, h, w] of a convolution."""
     patch = (*config.patch_size, config.channels)
     return Transform(
         lambda x: x.reshape(*patch, -1).transpose(3, 2, 0, 1),

@@ -1,7 +1,6 @@
 """Objectives by name: each file has `SECTIONS` (its config dataclasses) and `build(...)`.
 
-What the trainer asks of a task stands in `transformer_lab.tasks.base`.
-"""
+`transformer_lab.tasks.base` defines what the trainer requires of a task."""
 
 from types import ModuleType
 
@@ -9,5 +8,5 @@ from transformer_lab.kinds import kind as kind_of
 
 
 def objective(kind: str) -> ModuleType:
-    """The module of an objective."""
+    """The module of this package that implements the objective named by `task.kind`."""
     return kind_of(__name__, "SECTIONS", "task.kind", kind)

@@ -1,4 +1,4 @@
-"""What a trained model can be asked for: a protocol for each thing that some tasks do with it."""
+"""Protocols for what a trained model can be asked to do; a task offers those that apply to it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -8,18 +8,18 @@ from transformer_lab.tasks.base import Params, Place
 
 @runtime_checkable
 class Continues(Protocol):
-    """A task whose model continues texts."""
+    """A task whose model generates the continuation of a given text."""
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """The ids that the model reads of a text before it writes."""
+        """The token ids of a prompt as the model reads it, with any start token it needs."""
 
     def generator(self, place: Place | None = None) -> Any:
-        """The loop that continues prompts."""
+        """The decoding loop that continues prompts; `place` puts its batches on the devices."""
 
 
 @runtime_checkable
 class Translates(Protocol):
-    """A task whose model writes a text for a text."""
+    """A task whose model reads a text and writes another, such as its translation."""
 
     def translate(
         self,
@@ -28,20 +28,20 @@ class Translates(Protocol):
         sentences: list[str],
         say: Callable[[str], None] | None = None,
     ) -> list[list[str]]:
-        """The outputs for each text, the best first."""
+        """The outputs for each sentence, best first; `say` receives a line on the progress."""
 
 
 @runtime_checkable
 class Predicts(Protocol):
-    """A task whose model says something of a text, or of a file with an image."""
+    """A task whose model predicts something, such as a class, about a text or an image file."""
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict[str, Any]]:
-        """What it says of each, by name."""
+        """One dictionary for each text or path: its predictions by name, such as "label"."""
 
 
 @runtime_checkable
 class EmbedsTexts(Protocol):
-    """A task whose model has vectors of texts beside those of images."""
+    """A task whose model maps texts to vectors in the same space as those of images."""
 
     def text_vectors(self, params: Params, texts: Sequence[str], place: Place) -> Any:
-        """A vector of each text, of length 1."""
+        """One vector of norm 1 for each text: an array [texts, width]."""

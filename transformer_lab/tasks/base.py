@@ -16,7 +16,7 @@ from transformer_lab.data.shards import Shards, open_shards
 from transformer_lab.data.splits import Splits, remarks
 from transformer_lab.ops.losses import STATISTICS, Pair
 from transformer_lab.tasks.building import Shapes, table_size
-from transformer_lab.tasks.building import stand_in as stand_in  # for who knows this file alone
+from transformer_lab.tasks.building import stand_in as stand_in  # callers need this file only
 
 Batch = dict[str, Array]
 HostBatch = dict[str, np.ndarray]
@@ -26,22 +26,21 @@ Place = Callable[[HostBatch], Batch]
 
 @dataclass(frozen=True)
 class Scores:
-    """What decoding or another evaluation of a whole split found."""
+    """Scores of a whole split, with what is printed or stored beside them."""
 
     values: dict[str, float] = field(default_factory=dict)
-    samples: list[tuple[str, ...]] = field(default_factory=list)  # a table of the model at work
-    notes: dict[str, str] = field(default_factory=dict)  # beside a score, such as its signature
-    files: dict[str, bytes] = field(default_factory=dict)  # for the run's directory, such as a PNG
+    samples: list[tuple[str, ...]] = field(default_factory=list)  # table rows that show outputs
+    notes: dict[str, str] = field(default_factory=dict)  # such as BLEU's signature
+    files: dict[str, bytes] = field(default_factory=dict)  # written to the run's directory
 
 
 @dataclass(frozen=True)
 class Joint:
-    """A `loss` that compares all rows of a batch with each other.
+    """A `loss` that compares all examples of a batch with each other.
 
-    Micro-batches then change nothing but the memory: the vectors of all are computed first
-    (`embed`: one row an example), then the loss, and each is differentiated by its vectors' own
-    gradient (Gao 2021, section 3).
-    """
+    Micro-batches then only save memory: the vectors of the whole batch are computed first by
+    `embed` (one row for each example), then the loss, whose gradient with respect to the vectors is
+    propagated back through each micro-batch (Gao 2021, section 3)."""
 
     embed: Callable[[Params, Batch, Key[Array, ""]], dict[str, Array]]
     compare: Callable[[Params, dict[str, Array], Batch], dict[str, Pair]]
@@ -58,14 +57,14 @@ class Task(ABC):
     scores (`score`) and what its report says besides the data's counts (`details`).
     """
 
-    NEEDS: type  # what a family of models must offer, a protocol of `models.base`
-    HEAD = ""  # of a text encoder
-    PREPARED = ""  # as what `prepare` writes the task's examples; "": the task reads no shards
-    COUNTED = "examples"  # what the report calls the rows of the data
-    TRAINED: tuple[str, ...] = ("loss",)  # those of `sums` that a training step reports
+    NEEDS: type  # the protocol of `models.base` that the model must implement
+    HEAD = ""  # the head that a text encoder gets
+    PREPARED = ""  # the name under which `prepare` writes its examples; "": it reads no shards
+    COUNTED = "examples"  # what examples are called in the report
+    TRAINED: tuple[str, ...] = ("loss",)  # the entries of `sums` that a training step reports
     load_data: Callable[[Any], Splits]  # the splits that the section `data` describes
     tokenizer: Any = None
-    labels: Sequence[str] = ()  # the classes that the model's outputs stand for
+    labels: Sequence[str] = ()  # the names of the model's output classes
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class Task(ABC):
         self.model = self.family.build(self.model_config)
 
     def check(self, model_kind: str, model_config: Any) -> None:
-        """Refuses settings that do not go together, before anything is read."""
+        """Raises: LabError for settings that do not go together, before any data is read."""
         self.sections["batch"].check(self.rows_multiple)
 
     def find_tokenizer(self) -> Any:
@@ -103,11 +102,11 @@ class Task(ABC):
         return text.train(self.sections["tokenizer"], self.train_texts())
 
     def train_texts(self) -> Iterable[str]:
-        """The texts that a new tokenizer is trained on."""
+        """The texts on which a new tokenizer is trained; by default the training examples."""
         return self.examples("train")
 
     def fit(self, model_config: Any) -> Any:
-        """The model's settings with what is known by now, such as the size of its vocabulary."""
+        """The model's settings completed with what the data says, such as the vocabulary's size."""
         size = table_size(model_config.vocab_size, self.tokenizer.vocab_size)
         return replace(model_config, vocab_size=size)
 
@@ -115,28 +114,28 @@ class Task(ABC):
 
     @cached_property
     def data(self) -> Splits:
-        """The examples of each split."""
+        """The training, validation and test examples, loaded when first used."""
         return type(self).load_data(self.sections["data"])
 
     def examples(self, split: str) -> Any:
-        """The rows of the split "train", "validation" or "test"."""
+        """The examples of the split "train", "validation" or "test"."""
         return getattr(self.data, split)
 
     @property
     def reads_shards(self) -> bool:
-        """Whether the training examples lie in a prepared directory."""
+        """Whether the training examples are read from a directory that `prepare` wrote."""
         return bool(self.PREPARED) and self.sections["data"].source == "shards"
 
     @cached_property
     def shards(self) -> Shards | None:
-        """That directory, or None where the examples are in memory."""
+        """The prepared directory of the training examples, or None where they are in memory."""
         if not self.reads_shards:
             return None
         settings = self.sections["data"], self.sections["tokenizer"]
         return open_shards(*settings, self.PREPARED, self.tokenizer)
 
     def fingerprint(self) -> str:
-        """A digest of the data's content: a run is not resumed on other data."""
+        """A digest of the data's content; a run refuses to resume if it has changed."""
         return self._fingerprint
 
     @cached_property
@@ -145,65 +144,65 @@ class Task(ABC):
 
     # The batches.
 
-    train_plan: Any  # the order of the training batches: `plan[step]` is (shape number, row ids)
-    load_train: Callable[..., HostBatch]  # a batch of the rows that the plan names
+    train_plan: Any  # the order of the batches: `plan[step]` is (shape index, row ids)
+    load_train: Callable[..., HostBatch]  # loads the batch of the rows in the plan
 
     def steps_per_epoch(self) -> int:
-        """Batches of one pass over the training set."""
+        """The number of batches in one pass over the training set."""
         return self.train_plan.batches_per_epoch
 
     def train_batches(self) -> Batches:
-        """Training batches without end, from step 0 on; a restored run sets its position."""
+        """An endless iterator over training batches from step 0, or a restored position."""
         return Batches(self.train_plan, self.load_train, by_rows=self.shards is not None)
 
     @abstractmethod
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        """Each example of a split once."""
+        """Batches that hold each example of a split exactly once."""
 
     @abstractmethod
     def abstract_batch(self) -> Shapes:
         """The shapes of the largest training batch, from the config alone: no data is read."""
 
     def sizes(self, batch: HostBatch) -> dict[str, int]:
-        """How many real examples and tokens a batch holds, for the rates: what is True in the
-        masks, whose first column is True in every row that is no filler."""
+        """The number of real examples and tokens in a batch, for the reported rates. Counts the
+        True entries of the masks, whose first column is False only in rows that pad the batch."""
         masks = [mask for name, mask in batch.items() if name.endswith("_mask")]
         return {"examples": int(masks[0][:, 0].sum()), "tokens": int(sum(m.sum() for m in masks))}
 
     # What the trainer compiles.
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """Initial parameters."""
+        """The initial parameters of the model, a tree of arrays."""
         return self.model.init(key, *self.family.example_inputs())["params"]
 
     def sums(
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None, training: bool
     ) -> dict[str, Pair]:
-        """Losses and metrics as (sum, weight); "loss" is in nats where it is of classes. In
-        `training` it may be smoothed or weighted, as an evaluation's is not. A task whose training
-        and evaluation have nothing in common says `loss` and `metrics` in its stead."""
+        """Losses and metrics as (sum, weight). In `training` the loss may be smoothed or weighted,
+        which an evaluation's is not. Tasks whose training and evaluation share nothing define
+        `loss` and `metrics` instead."""
         raise TypeError(f"{type(self).__name__} has neither `sums` nor a `loss` and `metrics`")
 
     def loss(
         self, params: Params, batch: Batch, dropout_key: Key[Array, ""] | None
     ) -> dict[str, Pair]:
-        """Training sums; "loss" is what the optimizer lowers, with what the model tells besides
-        (see `layers.told`). Weights depend on the batch only. May be a `Joint`."""
+        """Training sums: "loss", which the optimizer minimises, and others such as the model's own
+        (see `layers.told`). Weights depend on the batch only. It may be a `Joint`."""
         found = self.sums(params, batch, dropout_key, True)
         return {name: found[name] for name in self.TRAINED if name in found}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """Evaluation sums, without dropout."""
+        """Losses and scores of an evaluation batch as (sum, weight), computed without dropout."""
         return self.sums(params, batch, None, False)
 
     # What the run scores, reports and keeps.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Scores beyond sums, such as BLEU of decoded text. `final`: of the finished model."""
+        """Scores that sums over batches cannot give, such as BLEU; `final`: training has ended."""
         return Scores()
 
     def shown(self, final: bool) -> int:
-        """How many samples a score shows: none before the model is finished."""
+        """The number of samples to print with the scores: none before training has ended."""
         return self.config.samples if final else 0
 
     def assets(self) -> dict[str, bytes]:
@@ -211,8 +210,8 @@ class Task(ABC):
         return {} if self.tokenizer is None else self.tokenizer.to_files()
 
     def decode_settings(self, rows: int = 0) -> Any:
-        """The section `decode`, for as many rows as the devices divide, which never generates an id
-        that no piece has; `rows` at once, else as the section says."""
+        """The section `decode`, with ids that stand for no token banned, and `rows` (else the
+        section's batch size) rounded up to a multiple that the devices can divide."""
         decode, tok = self.sections["decode"], self.tokenizer
         rows = -(-(rows or decode.batch_size) // self.rows_multiple) * self.rows_multiple
         banned = *decode.banned_tokens, *tok.unused(self.model_config.vocab_size)
@@ -228,15 +227,15 @@ class Task(ABC):
         ]
 
     def classes(self) -> Mapping[str, Set[str]] | None:
-        """The classes that stand in each split, None where the data has none."""
+        """The set of classes found in each split, or None if the data has no classes."""
         return None
 
     def details(self) -> list[str]:
-        """The report's lines about tokens and batches."""
+        """Lines of the report about tokens and batches, printed after the data's counts."""
         return []
 
     def describe_tokens(self, texts: Sequence[str]) -> str:
-        """How a text is divided into tokens."""
+        """A phrase for the report: tokens per word, and the percentage of unknown tokens."""
         found = text.statistics(self.tokenizer, texts)
         return (
             f"{found['tokens_per_word']:.2f} tokens a word, "
@@ -245,10 +244,10 @@ class Task(ABC):
 
 
 def learned(params: Params) -> Params:
-    """Those that gradients train: all but running statistics."""
+    """The parameters that gradients train, which are all but the running statistics."""
     return {name: tree for name, tree in params.items() if name != STATISTICS}
 
 
 def count_parameters(params: Params) -> int:
-    """Numbers in a tree of arrays or shapes, running statistics aside."""
+    """The number of trained parameters in a tree of arrays; running statistics do not count."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learned(params)))

@@ -16,7 +16,7 @@ from transformer_lab.tasks.base import HostBatch, Task
 from transformer_lab.tasks.building import Shapes, shapes_of
 
 Fields = dict[str, Ragged]
-Columns = dict[str, np.ndarray | Ragged]  # one row an example; ragged: a value a token
+Columns = dict[str, np.ndarray | Ragged]  # a value for each example, or (Ragged) each of its tokens
 
 
 class Bucketed(Task):
@@ -26,27 +26,27 @@ class Bucketed(Task):
     """
 
     FIELDS: tuple[str, ...] = ("tokens",)
-    PER_ROW: dict[str, Any] = {}  # columns with a value an example, and their dtypes
+    PER_ROW: dict[str, Any] = {}  # columns with a value for each example, and their dtypes
     PER_TOKEN: dict[str, Any] = {}  # columns with a value for each token of the first field
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        """The token ids of a split's examples, and what else a batch holds of each. A task that
-        makes its batches in another way has none."""
+        """The token ids of a split's examples, and the other columns of its batches. Tasks that
+        build their batches in another way do not define it."""
         raise TypeError(f"{type(self).__name__} has no `encode_split`")
 
     def check(self, model_kind: str, model_config: Any) -> None:
         check_rows("rows_multiple", self.sections["batch"].rows_multiple, self.rows_multiple)
 
     def slots(self) -> tuple[int, int]:
-        """How many tokens a batch has room for, and what its rows are a multiple of."""
+        """The token positions of a batch, and the number that its row count is a multiple of."""
         return self.sections["batch"].tokens_per_batch, self.sections["batch"].rows_multiple
 
     def longest(self) -> int | tuple[int, ...]:
-        """Tokens of a training example at most: of any field, or of each."""
+        """The most tokens of a training example: one limit for all fields, or one for each."""
         return self.sections["batch"].max_length
 
     def fitting(self, split: str) -> tuple[Fields, Columns, np.ndarray]:
-        """The split without its examples that are too long, and which of all these are not."""
+        """The split without examples that are too long, and a mask of those kept."""
         fields, columns = self.encode_split(split)
         limit = self.model_config.max_length
         if split == "train":
@@ -63,12 +63,12 @@ class Bucketed(Task):
 
     @cached_property
     def train_set(self) -> tuple[Fields, Columns, np.ndarray]:
-        """The training examples that fit."""
+        """The encoded training examples that are not too long; see `fitting`."""
         return self.fitting("train")
 
     @cached_property
     def train_shapes(self) -> list[Shape]:
-        """The shapes of batches that pad the training examples least."""
+        """The batch shapes, chosen so that the training examples need the least padding."""
         lengths = lengths_of(self.train_set[0])
         return choose_buckets(lengths, self.sections["batch"].buckets, *self.slots())
 
@@ -81,11 +81,11 @@ class Bucketed(Task):
 
     @property
     def dropped(self) -> int:
-        """Training examples that no batch takes, for their length."""
+        """The number of training examples that are left out because they are too long."""
         return self.train_plan.dropped if self.shards else int((~self.train_set[2]).sum())
 
     def shard_plan(self, rates: np.ndarray | None = None) -> ShardPlan:
-        """The plan over prepared shards; `rates` mix their parts."""
+        """The order of batches read from prepared shards; `rates` weight the parts of a mixture."""
         longest = np.minimum(self.model_config.max_length, np.atleast_1d(self.longest()))
         buckets = self.sections["batch"].buckets
         return ShardPlan(self.shards, longest, buckets, *self.slots(), self.seed, rates)
@@ -108,7 +108,7 @@ class Bucketed(Task):
         return Batches(self.train_plan, partial(self.load, fields, columns))
 
     def load_shards(self, ids: np.ndarray, shape: Shape, needed: Needed = None) -> HostBatch:
-        """A batch of prepared records."""
+        """Reads the records `ids` and pads them to a batch of the given shape."""
         pad_id = self.tokenizer.pad_id
         return load_records(ids, shape, needed, shards=self.shards, pad_id=pad_id)
 
@@ -117,10 +117,9 @@ class Bucketed(Task):
         return (batch for _, batch in self.in_order(fields, columns))
 
     def in_order(self, fields: Fields, columns: Columns) -> Iterator[tuple[np.ndarray, HostBatch]]:
-        """Each example once, as batches with the numbers of their rows, -1 for a filler row.
+        """Batches with each example once, and the example in each row (-1: padding).
 
-        The training shapes compile nothing new; what they do not hold gets one shape more.
-        """
+        The training shapes are tried first, as they are compiled; longer examples add one."""
         lengths = lengths_of(fields)
         if not len(lengths):
             return
@@ -136,11 +135,11 @@ class Bucketed(Task):
             yield ids, self.load(fields, columns, ids, plan.shapes[bucket])
 
     def eval_shapes(self) -> list[Shape]:
-        """The shapes that evaluation tries first."""
+        """The batch shapes, smallest first, that evaluation uses where the examples fit."""
         return self.train_plan.shapes
 
     def load(self, fields: Fields, columns: Columns, ids: np.ndarray, shape) -> HostBatch:
-        """A batch: each field padded with its mask, each column; filler rows (-1) are 0."""
+        """A batch with each field padded, its mask, and each column; padding rows (id -1) are 0."""
         batch = fill(fields, ids, shape, self.tokenizer.pad_id)
         for name, values in columns.items():
             if isinstance(values, Ragged):
@@ -151,7 +150,7 @@ class Bucketed(Task):
         return batch
 
     def describe_batches(self) -> list[str]:
-        """Lines for the report: padding and shapes."""
+        """Lines of the report on the batches: their number, padding and shapes."""
         plan = self.train_plan
         return [
             f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "

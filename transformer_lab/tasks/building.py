@@ -1,4 +1,4 @@
-"""What tasks are made of before there is data: shapes, sizes of tables, and stand-ins for files."""
+"""Helpers of tasks that need no data: abstract shapes, table sizes, and stand-ins for files."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
-    """Assets with which a task is built without its data: as many pieces, labels and pixels as
-    the config says, and no content."""
+    """Placeholder assets from which a task is built without its data: as many tokens, labels and
+    pixels as the config states, without content."""
     files, kinds = {}, [getattr(model, n) for n in ("classes", "labels") if hasattr(model, n)]
     if kinds:
         names = [str(i) for i in range(kinds[0] or 2)]
@@ -29,14 +29,14 @@ def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
     if "tokenizer" in sections:
         texts = model.text if isinstance(model, Towers) else model
         config, size = sections["tokenizer"], texts.vocab_size
-        if size:  # the table is the model's own: no more pieces than that
+        if size:  # the model's table limits the number of tokens
             config = replace(config, vocab_size=min(config.vocab_size, size - config.extra_ids))
         files |= text.StandIn.train(config).to_files()
     return files
 
 
 def parts_of(values: np.ndarray, rows: int) -> Iterator[tuple[np.ndarray, int]]:
-    """The values in parts of so many rows, zeros filling up the last, and how many are real."""
+    """Parts of `rows` values, the last padded with zeros, each with its number of real values."""
     for first in range(0, len(values), rows):
         part = values[first : first + rows]
         fill = [(0, rows - len(part)), *[(0, 0)] * (part.ndim - 1)]
@@ -44,12 +44,12 @@ def parts_of(values: np.ndarray, rows: int) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def shapes_of(dims: Sequence[int], **dtypes: Any) -> Shapes:
-    """An abstract array of one shape for each name."""
+    """One abstract array of the given dimensions for each name and dtype."""
     return {name: jax.ShapeDtypeStruct(tuple(dims), dtype) for name, dtype in dtypes.items()}
 
 
 def table_size(size: int | None, pieces: int, of: str = "the tokenizer") -> int:
-    """Rows of an embedding: the model's own number, which must hold all pieces."""
+    """The rows of an embedding: the model's setting, which may not be too small, else `pieces`."""
     if size is not None and size < pieces:
         raise LabError(f"model.vocab_size = {size}, but {of} has {pieces} pieces: leave it unset")
     return size or pieces

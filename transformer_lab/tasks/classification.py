@@ -1,4 +1,4 @@
-"""Classes of a text or a pair of texts, or a number for it (Devlin 2019, section 4.1)."""
+"""Classification of a text or of two texts, or regression (Devlin 2019, section 4.1)."""
 
 import json
 import math
@@ -23,13 +23,13 @@ from transformer_lab.tasks.labels import Labelled
 
 @dataclass(frozen=True)
 class ClassificationConfig:
-    """The objective's own settings."""
+    """Settings of text classification, the config section `task`."""
 
     regression: bool = False  # labels are numbers, the loss is the squared error
     label_smoothing: float = 0.0
-    class_weights: str = ""  # of the training loss: "balanced", or "label=2.5,label=0.5"
-    positive_label: str = ""  # F1 is that of this class; "": the mean over all (macro)
-    samples: int = 8  # texts shown at the end with what the model makes of them
+    class_weights: str = ""  # in the training loss: "balanced", or "label=2.5,label=0.5"
+    positive_label: str = ""  # the class that F1 is computed for; "": the mean over all
+    samples: int = 8  # texts shown at the end with their predictions
 
     def __post_init__(self):
         if self.regression and self.class_weights:
@@ -70,7 +70,7 @@ class Classification(Labelled, EncoderTask):
         return (part for row in self.data.train for part in row[:2] if part is not None)
 
     def encode_texts(self, texts: Sequence[str], pairs: Sequence[str | None]) -> Fields:
-        """Each text, or pair of texts, as the model reads it."""
+        """Token ids of each text, joined with its second text where that is not None."""
         second = [None if pair is None else self.tokenizer.encode(pair) for pair in pairs]
         first = self.tokenizer.encode_batch(texts)
         return ragged([self.encode(a, b) for a, b in zip(first, second, strict=True)])
@@ -81,7 +81,7 @@ class Classification(Labelled, EncoderTask):
         return fields, {"label": self.targets(split, rows)}
 
     def targets(self, split: str, rows: Sequence[labelled.Example]) -> np.ndarray:
-        """The number of each row's class, or in a regression its label as a number."""
+        """The class index of each row, or its number in a regression; else raises LabError."""
         values, number = [], {label: i for i, label in enumerate(self.labels)}
         for row in rows:
             value = _finite(row.label) if self.config.regression else number.get(row.label)
@@ -104,7 +104,7 @@ class Classification(Labelled, EncoderTask):
         return f"it is none of the model's, {', '.join(self.labels)[:200]}"
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """The cross-entropy of the classes, or the squared error of the number."""
+        """The loss, cross-entropy of classes or squared error of a regression, and the accuracy."""
         logits = self.apply(params, batch, dropout_key)["logits"]
         label, real = batch["label"], batch["tokens_mask"][:, 0]
         if self.config.regression:
@@ -115,7 +115,7 @@ class Classification(Labelled, EncoderTask):
         return {"loss": masked_sum(nats, real, weights), "accuracy": masked_sum(right, real)}
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """F1 and Matthews' correlation of classes, Pearson's and Spearman's of numbers."""
+        """F1 and Matthews' correlation of classes, or Pearson's and Spearman's of numbers."""
         fields, columns, _ = self.fitting(split)
         if not len(fields["tokens"]):
             return Scores()
@@ -140,7 +140,7 @@ class Classification(Labelled, EncoderTask):
         return Scores({**values, "num_examples": len(gold)}, samples)
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
-        """Label and probability of each text; of "A<tab>B" as a pair. A number for a regression."""
+        """The label and probabilities, or the number, of each text; "A<tab>B" holds two texts."""
         parts = [[*line.split("\t", 1), None][:2] for line in texts]
         fields = self.encode_texts(*([part[i] for part in parts] for i in (0, 1)))
         columns = {"label": np.zeros(len(texts), np.int32)}
@@ -154,7 +154,7 @@ class Classification(Labelled, EncoderTask):
 
 
 def _finite(label: str | float | None) -> float | None:
-    """The label as a number; None if it is no finite one."""
+    """The label as a float, or None if it is not a finite number."""
     try:
         value = float("nan" if label is None else label)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Images and their captions drawn together, all others apart: CLIP (Radford 2021), SigLIP (Zhai
-2023), and with a frozen image tower LiT (Zhai 2022)."""
+"""Contrastive training on images and captions: CLIP (Radford 2021), SigLIP (Zhai 2023), and LiT
+with a frozen image tower (Zhai 2022)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -28,15 +28,15 @@ from transformer_lab.tasks.image_classification import FORM
 from transformer_lab.tasks.naming import Naming
 
 LOSSES = ("softmax", "chunked_softmax", "sigmoid")
-TOWER_FORM = f"image.{FORM}"  # from the run of the image tower
+TOWER_FORM = f"image.{FORM}"  # an asset of the run that the image tower is from
 
 
 @dataclass(frozen=True)
 class ContrastiveConfig:
-    """The objective's own settings."""
+    """Settings of contrastive training, the config section `task`."""
 
     loss: str = "softmax"  # chunked_softmax: the same, in blocks that travel round the devices
-    # By channel, of what the model sees, in 0..1; (): of the run the image tower is from, else 0.5
+    # Of each channel in 0..1; (): those of the run that the image tower is from, else 0.5
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     strength: float = 1.0  # of the random changes to training images; 0: none
@@ -57,7 +57,7 @@ SECTIONS = {
 
 
 class Contrastive(Naming):
-    """Vectors of images and of their captions, near for what belongs together.
+    """Vectors of images and of their captions, near for those that belong together.
 
     A batch holds `image` (uint8 [rows, h, w, c]), `tokens` (int32 [rows, length]) and
     `tokens_mask`: row i of the one belongs to row i of the other. Micro-batches are compared with
@@ -76,12 +76,12 @@ class Contrastive(Naming):
         given = self.assets_given or {}
         self._form = {name: x for name, x in given.items() if name == TOWER_FORM}
         own = {name: x for name, x in given.items() if not name.startswith("image.")}
-        self.assets_given = own or None  # without those of the run that the image tower is from
+        self.assets_given = own or None  # without the image tower's assets
         if (self.config.loss == "sigmoid") != (model_config.bias is not None):
             raise LabError('task.loss = "sigmoid" needs model.bias (-10), and others have none')
 
     def fit(self, model_config: Any) -> Any:
-        """With the vocabulary's size, and the size of images of the run that the tower is from."""
+        """Adds the vocabulary's size, and the image size of the image tower's own run."""
         form = json.loads(self._form.get(TOWER_FORM, b"{}"))
         if form:
             part = "image" if model_config.image_kind == "vision" else "cnn"
@@ -95,7 +95,7 @@ class Contrastive(Naming):
         if len({channels, len(self.config.mean), len(self.config.std)}) > 1:
             raise LabError("task.mean and task.std need a number for each of the image's channels")
         tower = super().fit(model_config.text)
-        # A text that is pooled at its last token ends where the table of positions does.
+        # "last" pools at the table's last position, so texts are padded to that length.
         self.length = tower.max_length
         if model_config.text_pool != "last":
             self.length = min(self.sections["batch"].length, tower.max_length)
@@ -117,14 +117,14 @@ class Contrastive(Naming):
             yield from emoji.prompts(category)
 
     def encode_texts(self, texts: Sequence[str]) -> HostBatch:
-        """Each text between its start and end tokens; of one too long the end is cut, not the end
-        token."""
+        """Token ids of each text between its start and end tokens, padded with a mask. A long text
+        is cut before the end token."""
         tok, room = self.tokenizer, self.length - 2
         rows = [[tok.bos_id, *ids[:room], tok.eos_id] for ids in tok.encode_batch(texts)]
         return fill(ragged(rows), np.arange(len(rows)), (self.length,), tok.pad_id)
 
     def _filled(self, images: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> HostBatch:
-        """A whole batch of what belongs to its real rows."""
+        """A batch with images and texts in the rows that `rows` marks, and zeros in the others."""
         found = {"image": images, **self.encode_texts(texts)}
         batch = {name: np.zeros((len(rows), *x.shape[1:]), x.dtype) for name, x in found.items()}
         for name, values in found.items():
@@ -132,7 +132,7 @@ class Contrastive(Naming):
         return batch
 
     def load_train(self, ids: np.ndarray, _: Any) -> HostBatch:
-        """Training rows: a drawing and a caption at random, by the draws."""
+        """A training batch; each row's drawing and caption follow from its random seed in `ids`."""
         real, rng, data = ids[:, 0] >= 0, np.random.default_rng(ids[:, 1]), self.data
         concepts = [data.train[i] for i in ids[real, 0]]
         drawings = [
@@ -156,7 +156,7 @@ class Contrastive(Naming):
         return {**shapes_of(image, image=np.uint8), **tokens}
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        """Each concept once, plain, by its name."""
+        """Each concept once: its first drawing, unchanged, with its name as caption."""
         concepts = self.examples(split)
         for first in range(0, len(concepts), self.rows):
             some = concepts[first : first + self.rows]
@@ -192,7 +192,7 @@ class Contrastive(Naming):
         return softmax(*both, heat["scale"], real)
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """The loss within a batch, and how often an image is nearest to its own text."""
+        """The loss within a batch, and the share of images whose own text is the most similar."""
         heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
         vectors = self._embed(params, batch)
         near = jnp.where(real, vectors["image"] @ vectors["text"].T, -2.0).argmax(axis=1)

@@ -32,7 +32,7 @@ class EncoderTask(Bucketed):
     """A batch holds `tokens` (int32 [rows, length]) and `tokens_mask`, and what a task adds."""
 
     NEEDS, HEAD = TextEncoder, "none"
-    cut = 0  # texts, or pairs of them, that did not fit when they were encoded
+    cut = 0  # the number of texts that were cut to fit
     load_data = labelled.load_labelled
 
     def fit(self, model_config: Any) -> Any:
@@ -43,17 +43,17 @@ class EncoderTask(Bucketed):
 
     @cached_property
     def limit(self) -> int:
-        """Tokens of an encoded text at most."""
+        """The most tokens of an encoded text, special tokens included."""
         return min(self.row_limit(), self.model_config.max_length)
 
     def row_limit(self) -> int:
-        """Tokens of a batch's rows at most."""
+        """The length of the longest batch row that the config allows, in tokens."""
         return self.sections["batch"].max_length
 
     def encode(self, first: Sequence[int], second: Sequence[int] | None = None) -> list[int]:
-        """Ids between the special ones; the longer of a pair is cut until both fit."""
+        """Ids between the special tokens; of two texts the longer is cut until both fit."""
         tok, double = self.tokenizer, self.model_config.types < 2
-        between = [tok.eos_id] * (2 if double else 1)  # RoBERTa's pairs have two
+        between = [tok.eos_id] * (2 if double else 1)  # RoBERTa puts two between texts
         if second is None:
             self.cut += len(first) > self.limit - 2
             return [tok.bos_id, *first[: self.limit - 2], tok.eos_id]
@@ -63,7 +63,7 @@ class EncoderTask(Bucketed):
         return [tok.bos_id, *first[:a], *between, *second[: room - a], tok.eos_id]
 
     def apply(self, params: Params, batch: Batch, dropout_key: Any = None, **more: Any) -> dict:
-        """The model's outputs; B has type 1 where the model knows types."""
+        """The model's outputs. Tokens of a second text get type 1 if the model has token types."""
         tokens, mask = batch["tokens"], batch["tokens_mask"]
         types = None
         if self.model_config.types > 1:
@@ -78,14 +78,14 @@ class EncoderTask(Bucketed):
     def outputs(
         self, params: Params, fields: Fields, columns: Columns, place: Place, name: str = "logits"
     ) -> list[np.ndarray]:
-        """One output for each example, in the order given; of tokens as many as it has."""
+        """The model's output `name` for each example, in the given order, without padding."""
         compute = lambda params, batch: self._outputs(params, batch)[name]  # noqa: E731
         return self.each(compute, params, fields, columns, place)
 
     def each(
         self, compute: Compute, params: Params, fields: Fields, columns: Columns, place: Place
     ) -> list[np.ndarray]:
-        """What `compute` makes of each example, float32, in the order given."""
+        """The float32 result of `compute` for each example, in the given order, without padding."""
         lengths = fields["tokens"].lengths()
         found: list[np.ndarray] = [np.zeros(0)] * len(lengths)
         for ids, batch in self.in_order(fields, columns):
@@ -96,7 +96,7 @@ class EncoderTask(Bucketed):
         return found
 
     def eval_shapes(self) -> list[tuple[int, ...]]:
-        """Powers of two: a finished model reads texts without its training data."""
+        """Powers of two up to the limit, which need no training data to be known."""
         sizes = [2**i for i in range(4, 20) if 2**i < self.limit]
         return [(size,) for size in (*sizes, self.limit)]
 
@@ -114,5 +114,5 @@ class EncoderTask(Bucketed):
 
 
 def ragged(rows: Sequence[Sequence[int]]) -> Fields:
-    """Encoded examples as the field `tokens`."""
+    """Encoded examples as the only field, `tokens`, of a split."""
     return {"tokens": Ragged.from_lists(rows)}

@@ -28,18 +28,18 @@ from transformer_lab.ops.losses import (
 )
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
 from transformer_lab.tasks.building import Shapes, parts_of, shapes_of
-from transformer_lab.tasks.labels import LABELS as LABELS  # for who builds a checkpoint
+from transformer_lab.tasks.labels import LABELS as LABELS  # for callers that build a checkpoint
 from transformer_lab.tasks.labels import Labelled
 
-FORM = "images.json"  # how the model takes its images
+FORM = "images.json"  # size, channels and normalisation of the model's images
 
 
 @dataclass(frozen=True)
 class ImageClassificationConfig:
-    """The objective's own settings."""
+    """Settings of image classification, the config section `task`."""
 
     label_smoothing: float = 0.0
-    class_weights: str = ""  # of the training loss: "balanced", or "label=2.5,label=0.5"
+    class_weights: str = ""  # in the training loss: "balanced", or "label=2.5,label=0.5"
     mean: tuple[float, ...] = ()  # of each channel, of pixels in 0..1; (): the training set's
     std: tuple[float, ...] = ()
 
@@ -86,7 +86,7 @@ class ImageClassification(Labelled):
         )
 
     def fit(self, model_config: Any) -> Any:
-        """With an output for each class, for images of the data's size and channels."""
+        """Adds an output for each class, and the size and channels of the data's images."""
         size, channels, classes = self.size, self.channels, len(self.labels)
         form = {"image_size": size, "channels": channels}
         return replace(model_config, head="classes", classes=classes, **form)
@@ -95,7 +95,7 @@ class ImageClassification(Labelled):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width."""
+        """Height and width of the images that the model reads, in pixels."""
         return self.data_config.size or tuple(self.data.train.size)
 
     @property
@@ -104,7 +104,7 @@ class ImageClassification(Labelled):
 
     @cached_property
     def normalise(self) -> normalise.Normalisation:
-        """The config's, else the checkpoint's, else that of the training set."""
+        """The normalisation of the config, else of the checkpoint, else of the training set."""
         mean, std = self.config.mean, self.config.std
         if not mean and self._form:
             mean, std = self._form["mean"], self._form["std"]
@@ -115,7 +115,7 @@ class ImageClassification(Labelled):
         return normalise.Normalisation(tuple(mean), tuple(std))
 
     def read(self, path: str) -> UInt8[np.ndarray, "h w c"]:
-        """An image file as the model takes it, before the normalisation."""
+        """Reads an image file in the model's size and channels, not yet normalised."""
         return read_image(path, self.channels, self.size, self.data_config.background)
 
     def train_labels(self) -> Iterator[str]:
@@ -129,8 +129,8 @@ class ImageClassification(Labelled):
         return self.model.apply({"params": params}, images, dropout_key, batch["mask"])
 
     def loss(self, params: Params, batch: Batch, dropout_key: Key[Array, ""]) -> dict[str, Pair]:
-        """With two heads (DeiT) the mean of both losses. An image mixed of two classes counts as
-        much as the classes' weights in the same shares."""
+        """The training loss; with two heads (DeiT) the mean of both losses. An image mixed of two
+        classes is weighted by the same mixture of the classes' weights."""
         out = self.apply(params, batch, dropout_key)
         heads = [out[name] for name in ("logits", "distilled") if name in out]
         smoothing = self.config.label_smoothing
@@ -139,7 +139,7 @@ class ImageClassification(Labelled):
         return {"loss": masked_sum(sum(losses) / len(losses), batch["mask"], weights)}
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """Also the share of labels among the five likeliest classes, where there are more."""
+        """Loss, accuracy and, with more than five classes, the accuracy of the likeliest five."""
         logits, label = self.apply(params, batch)["logits"], batch["label"]
         found = {"loss": cross_entropy(logits, label)}
         for name, count in (("accuracy", 1), ("top_5", 5)):
@@ -155,7 +155,7 @@ class ImageClassification(Labelled):
         return sources.load_images(self.data_config)
 
     def examples(self, split: str) -> sources.Images:
-        """The images of a split; LabError if their classes are not the model's."""
+        """The images of a split. Raises: LabError if their classes are not the model's."""
         if self.data.labels != self.labels:
             raise LabError(
                 f"the data has the classes {', '.join(self.data.labels)[:200]}, the checkpoint "
@@ -188,8 +188,8 @@ class ImageClassification(Labelled):
     # Scores and predictions.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of a finished transformer also each layer's attention distance, on a split's first batch,
-        in patches, the mean over heads and images (Dosovitskiy 2021, figure 7, right)."""
+        """Adds, for a trained transformer, each layer's attention distance in patches: the mean
+        over heads and a split's first batch (Dosovitskiy 2021, figure 7, right)."""
         values = {"num_examples": float(len(self.examples(split)))}
         if not values["num_examples"]:
             return Scores()
@@ -221,7 +221,7 @@ class ImageClassification(Labelled):
         return jax.jit(lambda params, batch: self.apply(params, batch)["logits"])
 
     def predict(self, params: Params, paths: Sequence[str], place: Place) -> list[dict]:
-        """The class of each image file, its probability, and those of all classes."""
+        """The likeliest class of each image file, and the probabilities of all classes."""
         chances = []
         images = np.stack([self.read(path) for path in paths])
         for image, count in parts_of(images, self.batch.rows):
@@ -252,7 +252,7 @@ class ImageClassification(Labelled):
 def soft_cross_entropy(
     logits: Float[Array, "rows classes"], label: Num[Array, "rows *classes"], smoothing: float
 ) -> Float[Array, "rows"]:
-    """Against a class a row, or shares of classes, which smoothing draws to the uniform ones."""
+    """Nats against each row's class index or distribution; smoothing mixes in the uniform one."""
     if label.ndim == 1:
         return cross_entropy(logits, label, smoothing)
     logits = logits.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""A language model of pixels: the next grey level, row by row (Chen 2020, iGPT)."""
+"""Autoregressive image modelling: a model predicts grey levels row by row (iGPT, Chen 2020)."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,13 +20,13 @@ from transformer_lab.tasks.language_modeling import LanguageModeling, LanguageMo
 
 @dataclass(frozen=True)
 class ImageModelingConfig(LanguageModelingConfig):
-    """The objective's own settings; an image is a document."""
+    """Settings of image modelling; each image is a document of a language model."""
 
     layout: str = "packed"
-    shrink: int = 2  # a square of so many pixels a side becomes one, their mean
-    levels: int = 16  # of grey
+    shrink: int = 2  # squares of this side become one pixel, their mean
+    levels: int = 16  # grey levels
     samples: int = 8  # images completed at the end ...
-    completions: int = 4  # ... so often each
+    completions: int = 4  # ... this many times each
     sample_prompt: int = 0  # pixels of an image that are given; 0: its upper half
 
     def __post_init__(self):
@@ -53,7 +53,7 @@ class ImageModeling(LanguageModeling):
     """Language modelling of images as texts, a character a pixel: level i has the id 4 + i.
 
     A row of a batch holds whole images. `bits_per_pixel` counts the end token's bits too. Two
-    images of four pixels in the levels 0, 1, 2, 0 and 0, 1, 2, 3, behind the start token (2):
+    images of four pixels in the levels 0, 1, 2, 0 and 0, 1, 2, 3, after the start token (2):
 
         tokens   [[2, 4, 5, 6, 4], [2, 4, 5, 6, 7]]
         targets  [[4, 5, 6, 4, 1], [4, 5, 6, 7, 1]]
@@ -80,7 +80,7 @@ class ImageModeling(LanguageModeling):
 
     @cached_property
     def images(self) -> dict[str, UInt8[np.ndarray, "n h w"]]:
-        """The grey levels of each split."""
+        """The grey levels (0 to `levels` - 1) of each split's images, shrunk as configured."""
         found, task, length = {}, self.config, self.sections["batch"].length
         for split in SPLITS:
             rows = getattr(self._splits, split)
@@ -107,13 +107,13 @@ class ImageModeling(LanguageModeling):
         return {"bits_per_pixel": found.pop("bits_per_byte"), **found}
 
     def given(self, images: UInt8[np.ndarray, "n h w"]) -> int:
-        """How many pixels of an image a completion starts from."""
+        """The number of first pixels from which a completion starts."""
         return self.config.sample_prompt or images.shape[1] // 2 * images.shape[2]
 
     def complete(
         self, params: Params, images: UInt8[np.ndarray, "n h w"], place: Place, seed: int = 0
     ) -> UInt8[np.ndarray, "n c h w"]:
-        """Each image's given pixels with `task.completions` of the model's own for the others."""
+        """For each image `task.completions` samples that continue its given first pixels."""
         flat, given = images.reshape(len(images), -1), self.given(images)
         rest, levels = flat.shape[1] - given, range(self.first, self.first + self.config.levels)
         no_level = set(range(self.model_config.vocab_size)) - set(levels)
@@ -133,8 +133,8 @@ class ImageModeling(LanguageModeling):
         return whole.reshape(*made.shape[:2], *images.shape[1:])
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of the finished model: bits of the blind guess, and the picture of completions, each row
-        what is given, what the model made of it, and the image."""
+        """For a trained model: bits per pixel of a guess that sees no context, and a picture with a
+        row for each image: the given half, the completions, and the image."""
         images = self.images[split]
         if not final or not len(images):
             return Scores()

@@ -17,28 +17,28 @@ LABELS = "labels.json"  # the file of a checkpoint that names the classes, in th
 
 
 class Labelled(Task):
-    """A task whose model has an output for each class of the data."""
+    """A task whose model has one output for each class of the data."""
 
     @cached_property
     def labels(self) -> list[str]:
-        """The classes of the checkpoint, else of the data, in the order of the outputs."""
+        """The classes' names in the order of the outputs: the checkpoint's, else the data's."""
         stored = (self.assets_given or {}).get(LABELS)
         return json.loads(stored) if stored else self.data.labels
 
     @abstractmethod
     def train_labels(self) -> Iterable[str]:
-        """The class of each training example."""
+        """The name of the class of each training example."""
 
     @cached_property
     def class_weights(self) -> Float[np.ndarray, "classes"] | None:
-        """Each class's weight in the training loss, None where all count alike."""
+        """The weight of each class in the training loss, or None if all are equal."""
         return class_weights(self.config.class_weights, self.labels, self.train_labels)
 
     def assets(self) -> dict[str, bytes]:
         return {**super().assets(), LABELS: json.dumps(self.labels).encode()}
 
     def likeliest(self, chances: Float[np.ndarray, "classes"]) -> dict[str, Any]:
-        """The class of greatest probability, that probability, and those of all classes."""
+        """The likeliest class, its probability, and the probability of every class by name."""
         shares = {name: float(c) for name, c in zip(self.labels, chances, strict=True)}
         best = self.labels[int(chances.argmax())]
         return {"label": best, "probability": shares[best], "probabilities": shares}
@@ -50,8 +50,8 @@ def class_weights(
     """Each class's weight in the training loss, or None where all count alike.
 
     "balanced" is n / (classes * count) of the n training labels, as in scikit-learn; else
-    "spam=4,ham=0.5" names some classes, and the others have 1. `train` gives the training set's
-    labels. Raises: LabError for what is neither.
+    "spam=4,ham=0.5" gives weights to some classes, and the others have 1. `train` gives the labels
+    of the training set. Raises: LabError for any other setting.
     """
     if not setting:
         return None

@@ -30,11 +30,11 @@ LAYOUTS = ("stream", "packed")
 
 @dataclass(frozen=True)
 class LanguageModelingConfig:
-    """The objective's own settings. A model with mask = "prefix" is trained on prefixes."""
+    """Settings of language modelling. A model with mask = "prefix" is trained on prefixes."""
 
     layout: str = "stream"  # stream: windows of all text; packed: no attention across documents
     prompt_start: bool = True  # a prompt follows the token that starts a document
-    eval_length: int = 0  # tokens that evaluation sees at most; 0: as batch.length
+    eval_length: int = 0  # tokens of an evaluation window; 0: as batch.length
     eval_stride: int = 0  # tokens between windows; 0: half of the length
     other_lengths: tuple[int, ...] = ()  # the finished model is scored with these too
     samples: int = 4  # continuations of held-out documents shown at the end
@@ -57,12 +57,12 @@ SECTIONS = {
 
 
 class LanguageModeling(Task):
-    """The next token of documents.
+    """Predicts the next token of documents.
 
-    A batch holds `tokens`, `targets` (int32 [rows, length], the next token) and `mask` (True where
-    a target counts); packed rows have `segments`, prefix models `prefix`, evaluation `bytes`, those
-    of the text that a row counts. "the dog sat ." and "a cat .", each behind the end (1) of the
-    document before:
+    A batch holds `tokens` and `targets` (int32 [rows, length], the next tokens) and `mask` (True
+    where a target counts). Packed rows also have `segments`, prefix models `prefix`, and evaluation
+    `bytes`, the number of bytes of text that a row's targets stand for. "the dog sat ." and "a cat
+    .", each after the end token (1) of the document before:
 
         tokens   [[1, 10, 7, 9, 4], [1, 5, 6, 4, 0]]
         targets  [[10, 7, 9, 4, 1], [5, 6, 4, 1, 0]]
@@ -92,8 +92,8 @@ class LanguageModeling(Task):
     def sums(
         self, params: Params, batch: Batch, dropout_key, training: bool = False
     ) -> dict[str, Pair]:
-        """The cross-entropy of the next token; an evaluation also gives the bits per byte of text,
-        in which tokenizers compare."""
+        """The cross-entropy of the next token; an evaluation adds the bits per byte of text, which
+        are comparable between tokenizers."""
         inputs = batch["tokens"], dropout_key, batch.get("segments")
         more = {"prefix": batch.get("prefix")} if self.model.reads_prefix else {}
         scores = self.model.apply({"params": params}, *inputs, labels=batch["targets"], **more)
@@ -107,8 +107,8 @@ class LanguageModeling(Task):
 
     @property
     def start_id(self) -> int:
-        """What stands before a document: what an imported tokenizer says; else, in a stream, the
-        end of the document before."""
+        """The token in front of a document: an imported tokenizer's own; else, in a stream, the end
+        token of the document before, and in packed rows the start token."""
         tokenizer = self.tokenizer
         if tokenizer.text_start is not None:
             return tokenizer.text_start
@@ -119,14 +119,14 @@ class LanguageModeling(Task):
         return documents.prepared_documents(self.shards) if self.shards else super().data
 
     def encode_split(self, split: str) -> tuple[Ragged, np.ndarray]:
-        """Token ids of each document, and its bytes of UTF-8."""
+        """The token ids of each document, and its length in bytes of UTF-8."""
         texts = self.examples(split)
         sizes = np.asarray([len(t.encode()) for t in texts], np.int64)
         return Ragged.from_lists(self.tokenizer.encode_batch(texts)), sizes
 
     @cached_property
     def _train(self) -> tuple[BatchPlan, Callable[..., HostBatch]]:
-        """The order of the training rows, and what makes a batch of them."""
+        """The order of the training rows, and the function that loads a batch of them."""
         batch, prefix = self.sections["batch"], self.model.reads_prefix
         how = self.config.layout, batch.length, batch.rows, self.seed, prefix
         marks = self.start_id, self.tokenizer.eos_id
@@ -142,7 +142,7 @@ class LanguageModeling(Task):
         return self._train[1]
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        """Each target of each document once, with a stride less of context than the length."""
+        """Windows with each token as a target once, seen with length - stride tokens of context."""
         return self._windows(*self.encode_split(split), self.start_id)
 
     def _windows(self, ids, sizes, start: int | None, length: int = 0) -> Iterator[HostBatch]:
@@ -170,15 +170,15 @@ class LanguageModeling(Task):
         return [self.start_id, *ids] if self.config.prompt_start or not ids else ids
 
     def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """The text that ids add to a prompt's, which may have its start token."""
+        """The text that `ids` add to a prompt, which may begin with the start token."""
         return continuation(self.tokenizer, self.without_start(prompt), ids)
 
     def without_start(self, prompt: Sequence[int]) -> Sequence[int]:
-        """The ids of a prompt that are its text's."""
+        """The ids of a prompt without the start token, if it begins with one."""
         return prompt[1:] if list(prompt[:1]) == [self.start_id] else prompt
 
     def generator(self, place: Place | None = None) -> Generator:
-        """Continues prompts; it keeps what is compiled."""
+        """The decoding loop that continues prompts, one for each `place`, compiled once."""
         if place not in self._generators:
             how = {"eos_id": self.tokenizer.eos_id, "rows_multiple": self.rows_multiple}
             made = Generator(self.model, self.decode_settings(), **how, place=place)
@@ -186,12 +186,12 @@ class LanguageModeling(Task):
         return self._generators[place]
 
     def stops(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """Whether a stop string stands in the text that follows a prompt."""
+        """Whether the text generated after a prompt contains one of the stop strings."""
         stop = self.sections["decode"].stop
         return bool(stop) and any(s in self.continuation(prompt, ids) for s in stop)
 
     def text_of(self, found: Generated, prompt: Sequence[int] = ()) -> str:
-        """What was generated after a prompt, up to the first stop string."""
+        """The text generated after a prompt, cut before the first stop string."""
         whole = self.continuation(prompt, found.ids)
         ends = [whole.find(s) for s in self.sections["decode"].stop if s in whole]
         return whole[: min(ends)] if ends else whole
@@ -201,8 +201,8 @@ class LanguageModeling(Task):
     def score_texts(
         self, params: Params, texts: Sequence[str], place: Place
     ) -> list[tuple[float, int]]:
-        """Nats and tokens of each text, its end not counted; without a start token (see
-        `task.prompt_start`) the first token is not either."""
+        """The nats and the number of scored tokens of each text, without its end token. Where
+        prompts get no start token (see `task.prompt_start`), the first token is not scored."""
         ids = [self.prompt_ids(t) for t in texts]
         windows = list(self._windows(Ragged.from_lists(ids), None, None))
         nats = [np.asarray(self._nats(params, place(w))) for w in windows]
@@ -215,7 +215,7 @@ class LanguageModeling(Task):
 
     @cached_property
     def _nats(self) -> Callable[[Params, Batch], Array]:
-        """Nats of the targets that count, a row; compiled once."""
+        """The compiled function that sums the nats of each row's unmasked targets."""
 
         @jax.jit
         def nats(params, batch):
@@ -227,8 +227,8 @@ class LanguageModeling(Task):
         return nats
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of the finished model: samples, bits per byte at other lengths, and the tokenizer's
-        `tokens_per_word` and `unknown_rate`."""
+        """For a trained model: continuations as samples, bits per byte at other lengths, and the
+        tokenizer's `tokens_per_word` and `unknown_rate`."""
         every = self.examples(split) if final else []
         texts, values = every[: self.config.samples], {}
         if any(map(str.split, every)):
@@ -271,7 +271,7 @@ class LanguageModeling(Task):
         ]
 
     def describe_plan(self) -> str:
-        """How many batches an epoch has, and how much of them is padding."""
+        """A phrase for the report: the batches of an epoch and their share of padding."""
         plan = self.train_plan
         return f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding"
 

@@ -1,4 +1,4 @@
-"""Masked tokens and next sentences (Devlin 2019, section 3.1), or the first alone (Liu 2019)."""
+"""Masked tokens and next sentences (BERT, Devlin 2019, section 3.1), or without (Liu 2019)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from transformer_lab.tasks.encoder_task import EncoderTask, ragged
 
 @dataclass(frozen=True)
 class MaskedLanguageModelingConfig:
-    """The objective's own settings."""
+    """Settings of masked language modelling, the config section `task`."""
 
     next_sentence: bool = True  # False: RoBERTa's full sentences, and no second loss
-    short_probability: float = 0.1  # of rows shorter than they could be
-    dynamic: bool = True  # another mask each epoch
-    score_masked: bool = False  # held-out: each chosen token becomes [MASK], however one trains
+    short_probability: float = 0.1  # share of rows that are made shorter
+    dynamic: bool = True  # new masks in each epoch
+    score_masked: bool = False  # evaluation replaces each chosen token with [MASK]
     samples: int = 4  # rows shown at the end
 
 
@@ -78,7 +78,7 @@ class MaskedLanguageModeling(EncoderTask):
 
     @cached_property
     def masker(self) -> Masker:
-        """Chooses the tokens to hide, and what stands in their stead."""
+        """Chooses which tokens to hide, and with what each is replaced."""
         return Masker(self.tokenizer, self.sections["masking"])
 
     @cached_property
@@ -93,8 +93,8 @@ class MaskedLanguageModeling(EncoderTask):
         return sentence_pairs.Sentences.encode(found, self.tokenizer)
 
     def unigram_loss(self) -> float:
-        """Nats of a validation token by its smoothed frequency in the training text (add one):
-        what a model reaches that reads nothing."""
+        """Nats per validation token of a model that ignores context: by add-one smoothed
+        frequencies of the training text."""
         train, held_out = self.train_plan.sentences.tokens, self._sentences("validation").tokens
         counts = np.bincount(train, minlength=self.tokenizer.vocab_size) + 1.0
         counts[self.tokenizer.eos_id] = 0.0
@@ -113,7 +113,7 @@ class MaskedLanguageModeling(EncoderTask):
     def _load(self, sentences, masker, ids, shape) -> HostBatch:
         batch = sentence_pairs.load_pairs(ids, shape, sentences, self.tokenizer, masker)
         batch["tokens_mask"] = batch.pop("mask")
-        # Both losses are means of their own: with its weight the second fits the first's sum.
+        # Scales each sentence's loss so that both means share the first loss's denominator.
         weight = batch["chosen"].sum() / max(batch["tokens_mask"][:, 0].sum(), 1)
         batch["sentence_weight"] = np.full(len(ids), weight, np.float32)
         return batch
@@ -138,7 +138,7 @@ class MaskedLanguageModeling(EncoderTask):
                 yield self._load(plan.sentences, self.eval_masker, ids, plan.shapes[0])
 
     def classes(self) -> None:
-        """Documents have none."""
+        """None, as documents have no classes."""
 
     def details(self) -> list[str]:
         levels = ["next sentence 0.693"] if self.config.next_sentence else []
@@ -148,7 +148,7 @@ class MaskedLanguageModeling(EncoderTask):
         return [*super().details(), *blind]
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """`loss` is the mean of the masked tokens' plus the mean of the sentences'."""
+        """`loss` is the mean loss of the masked tokens plus the mean loss of the next sentences."""
         types = batch["types"] if self.model_config.types > 1 else None
         labels, chosen = batch["labels"], batch["chosen"]
         inputs = batch["tokens"], batch["tokens_mask"], types, dropout_key
@@ -168,7 +168,7 @@ class MaskedLanguageModeling(EncoderTask):
         return found
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Sentences of the finished model with a word hidden."""
+        """Samples of a trained model: sentences with one word hidden, and its best guesses."""
         rows = []
         for whole in self.examples(split)[: self.shown(final)]:
             words = " ".join(sentence_pairs.split_sentences(whole)[:2]).split()[:40]
@@ -179,7 +179,7 @@ class MaskedLanguageModeling(EncoderTask):
         return Scores({}, rows)
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
-        """The five likeliest pieces for each text's one [MASK]."""
+        """The five likeliest tokens for the single [MASK] of each text, with probabilities."""
         if any(line.count("[MASK]") != 1 for line in texts):
             raise LabError("write one [MASK] in each text, where a word is hidden")
         mask, encoded = self.masker.mask_id, []
@@ -192,7 +192,7 @@ class MaskedLanguageModeling(EncoderTask):
         logits = self.outputs(params, ragged(encoded), {}, place, "mlm")
         for line, ids, values in zip(texts, encoded, logits, strict=True):
             chances = np.array(jax.nn.softmax(values[ids.index(mask)]))
-            chances[list(self.tokenizer.unused(len(chances)))] = -1.0  # they mean nothing
+            chances[list(self.tokenizer.unused(len(chances)))] = -1.0  # ids without a token
             best = np.argsort(-chances)[:5]
             fills = [(self.tokenizer.piece(i), float(chances[i])) for i in best]
             found.append({"text": line, "fills": fills})

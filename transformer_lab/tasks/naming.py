@@ -1,4 +1,4 @@
-"""What two towers are asked: vectors of images and texts, names without examples, recall."""
+"""Zero-shot classification and retrieval with the vectors of two towers."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -24,20 +24,20 @@ def recalls(
     right: Int[np.ndarray, "n"],
     ranks: Sequence[int],
 ) -> dict[str, float]:
-    """The share of rows whose right column is among the first so many; a tie is no hit."""
+    """The share of rows whose right column is among the k most similar; a tie counts as a miss."""
     own = np.take_along_axis(near, right[:, None], axis=1)
     before = (near >= own).sum(axis=1) - 1
     return {f"{name}{k}": float((before < k).mean()) for k in ranks}
 
 
 class Naming(Task):
-    """A task on two towers, which has `rows`, `size`, `encode_texts`, `apply` and `pixels`."""
+    """A task on two towers, which defines `rows`, `size`, `encode_texts`, `apply` and `pixels`."""
 
-    rows: int  # of a batch
-    size: tuple[int, int]  # of an image, in pixels
+    rows: int  # rows of a batch
+    size: tuple[int, int]  # height and width of an image in pixels
     encode_texts: Callable[[Sequence[str]], HostBatch]
-    apply: Callable[..., Any]  # the model
-    pixels: Callable[[Array], Array]  # an image's bytes as the model takes them
+    apply: Callable[..., Any]  # applies the model to its parameters and inputs
+    pixels: Callable[[Array], Array]  # converts an image's bytes to the model's input
 
     @cached_property
     def _encoders(self) -> dict[str, Callable[[Params, Batch], Array]]:
@@ -54,39 +54,39 @@ class Naming(Task):
     def image_vectors(
         self, params: Params, images: UInt8[np.ndarray, "n h w c"], place: Place
     ) -> Vectors:
-        """The vector of each image, of length 1."""
+        """One vector of norm 1 for each image: an array [images, width]."""
         return self._vectors(params, "image", images, place)
 
     def text_vectors(self, params: Params, texts: Sequence[str], place: Place) -> Vectors:
-        """The vector of each text, of length 1."""
+        """One vector of norm 1 for each text: an array [texts, width]."""
         return self._vectors(params, "tokens", self.encode_texts(texts)["tokens"], place)
 
     def class_vectors(
         self, params: Params, prompts: Sequence[Sequence[str]], place: Place
     ) -> Vectors:
-        """The mean of the vectors of each class's prompts, of length 1 (Radford 2021, 3.1.4)."""
+        """The mean vector of each class's prompts, scaled to norm 1 (Radford 2021, 3.1.4)."""
         flat = self.text_vectors(params, [one for some in prompts for one in some], place)
         starts = np.cumsum([0, *map(len, prompts)])[:-1]
         sums = np.add.reduceat(flat, starts, axis=0)
         return sums / np.linalg.norm(sums, axis=1, keepdims=True)
 
     def read_images(self, paths: Sequence[str | Path]) -> UInt8[np.ndarray, "n h w c"]:
-        """Image files of any kind in the model's size."""
+        """Reads image files in the size and channels of the model's image tower."""
         channels = self.model_config.tower.channels
         return np.stack([read_image(path, channels, tuple(self.size)) for path in paths])
 
     def probabilities(
         self, params: Params, images: Vectors, classes: Vectors
     ) -> Float[np.ndarray, "n k"]:
-        """The probability of each class given each image; with a sigmoid loss of each by itself."""
+        """The probabilities of the classes for each image, independent with a sigmoid loss."""
         heat = jax.device_get(self.apply(params, method="temperature"))
         logits = heat["scale"] * images @ classes.T + heat["bias"]
         one = self.config.loss == "sigmoid"
         return np.asarray(jax.nn.sigmoid(logits) if one else jax.nn.softmax(logits, axis=1))
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Naming without examples, retrieval both ways, categories, and of a finished model the
-        other artist's drawings of the trained concepts."""
+        """Zero-shot accuracy, retrieval recall in both directions, the category's accuracy and,
+        once trained, zero-shot accuracy on another artist's drawings of the training concepts."""
         concepts, data = self.examples(split), self.data
         if not concepts:
             return Scores()

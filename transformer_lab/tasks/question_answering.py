@@ -1,4 +1,4 @@
-"""Answers as spans of a context (Rajpurkar 2016, 2018; Devlin 2019, sections 4.2 and 4.3)."""
+"""Extractive question answering (Rajpurkar 2016, 2018; Devlin 2019, sections 4.2 and 4.3)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 
 @dataclass(frozen=True)
 class QuestionAnsweringConfig:
-    """The objective's own settings."""
+    """Settings of question answering, the config section `task`."""
 
-    question_length: int = 64  # tokens of a question at most
-    stride: int = 128  # context tokens between the windows of a long one
-    answer_length: int = 30  # tokens of an answer at most
-    null_threshold: float = 0.0  # no answer if that scores so much more than the best span
+    question_length: int = 64  # the most tokens of a question
+    stride: int = 128  # tokens from one window of a long context to the next
+    answer_length: int = 30  # the most tokens of an answer
+    null_threshold: float = 0.0  # "no answer" must score this much more than the best answer
     samples: int = 8  # questions shown at the end
 
 
@@ -31,17 +31,17 @@ SECTIONS = {"task": QuestionAnsweringConfig, **TEXTS}
 
 
 class Window(NamedTuple):
-    """A question with a part of its context, whose token `first` is `tokens[begin]`."""
+    """A question with a part of its context; context token `first` is `tokens[begin]`."""
 
     question: int
     tokens: list[int]
     first: int
     begin: int
-    count: int  # tokens of context
+    count: int  # the number of context tokens
 
 
 class Answer(NamedTuple):
-    """A span of the original context; `gain` is its score above that of no answer."""
+    """A stretch of the original context; `gain` is its score minus that of giving no answer."""
 
     text: str
     score: float
@@ -67,7 +67,7 @@ class QuestionAnswering(EncoderTask):
         return (part for row in self.data.train for part in (row.question, row.context))
 
     def windows(self, number: int, question: str, ids: Sequence[int]) -> list[Window]:
-        """[CLS] question [SEP] context [SEP], the context in overlapping parts if it is long."""
+        """Rows "[CLS] question [SEP] context [SEP]" of overlapping parts of the context's ids."""
         asked = self.tokenizer.encode(question)[: self.config.question_length]
         head = self.encode(asked)
         head += [self.tokenizer.eos_id] * (self.model_config.types < 2)
@@ -84,7 +84,7 @@ class QuestionAnswering(EncoderTask):
         return [Window(number, [*head, *p, eos], at, len(head), len(p)) for at, p in parts]
 
     def _windows(self, rows) -> tuple[list[Window], list[list[tuple[int, int]]]]:
-        """The windows of all questions, and each context's character offsets by token."""
+        """The windows of all questions, and the character offsets of each context's tokens."""
         encoded = [self.tokenizer.encode_with_offsets(row.context) for row in rows]
         windows = [
             window
@@ -101,7 +101,7 @@ class QuestionAnswering(EncoderTask):
         return ragged([w.tokens for w in windows]), {"start": start, "end": end}
 
     def _answer_in(self, window: Window, row, offsets) -> tuple[int, int]:
-        """The first answer's first and last token in the window, or (0, 0)."""
+        """Indices of the first answer's first and last token in the window; (0, 0) if not in it."""
         if row.impossible or not row.answers:
             return 0, 0
         answer, begin = row.answers[0]
@@ -114,14 +114,14 @@ class QuestionAnswering(EncoderTask):
         return inside[0] + shift, inside[-1] + shift
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """The mean of the cross-entropies of the start and of the end."""
+        """The mean of the two cross-entropies, of the answer's first and of its last token."""
         logits, mask = self.apply(params, batch, dropout_key)["logits"], batch["tokens_mask"]
         logits = jnp.where(mask[..., None], logits, jnp.finfo(jnp.float32).min)
         both = [cross_entropy(logits[..., i], batch[name]) for i, name in enumerate(self.PER_ROW)]
         return {"loss": masked_sum((both[0] + both[1]) / 2, mask[:, 0])}
 
     def answers(self, params: Params, rows, place: Place) -> list[Answer]:
-        """The best span of each question, over all windows of its context."""
+        """The answer of highest score for each question, over all windows of its context."""
         windows, offsets = self._windows(rows)
         fields = ragged([w.tokens for w in windows])
         logits = self.outputs(params, fields, {}, place)
@@ -139,7 +139,7 @@ class QuestionAnswering(EncoderTask):
         return [a._replace(gain=a.score - float(z)) for a, z in zip(best, null, strict=True)]
 
     def _best_span(self, values: np.ndarray) -> tuple[float, int, int] | None:
-        """(score, first, last) of the best start and end in their order, not too far apart."""
+        """(score, first, last) of the best answer of allowed length; None if empty."""
         if not len(values):
             return None
         sums = values[:, None, 0] + values[None, :, 1]
@@ -150,8 +150,7 @@ class QuestionAnswering(EncoderTask):
         return float(sums[i, j]), int(i), int(j)
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Exact match and F1 in percent, by the official rules; also of the two kinds of questions
-        where some have no answer."""
+        """SQuAD's exact match and F1 in per cent, also apart for questions without an answer."""
         rows = self.examples(split)
         if not rows:
             return Scores()
@@ -171,7 +170,7 @@ class QuestionAnswering(EncoderTask):
         return Scores(values, samples)
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
-        """The answer to each "question<tab>context"."""
+        """The answer, score and gain of each line "question<tab>context"."""
         if wrong := [line for line in texts if "\t" not in line]:
             raise LabError(f'"{wrong[0][:60]}": give a question, a tab and the context')
         parts = [line.split("\t", 1) for line in texts]

@@ -1,8 +1,6 @@
 """Scores of whole splits: classes, values, tags, and answers by SQuAD's rules.
 
-All functions take equally long lists, what is right first, and raise LabError where the lists
-differ in length or are empty.
-"""
+The functions take the references first; LabError if lengths differ or are 0."""
 
 import importlib
 import re
@@ -15,7 +13,7 @@ from transformer_lab.errors import LabError
 
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval",
              "rouge_score": "rouge-score"}  # fmt: skip
-WORDS = (4, 8, 16)  # of a source: where BLEU by length is divided
+WORDS = (4, 8, 16)  # words of a source that divide the ranges of BLEU by length
 _MARKED = re.compile("[BILOUSE]-.")
 _AS_IOBES = {"U-": "S-", "L-": "E-"}
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -23,29 +21,28 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def accuracy(gold: Sequence, predicted: Sequence) -> float:
-    """The share of equal entries."""
+    """The share of predictions that equal their reference."""
     _same_length(gold, predicted)
     return sum(g == p for g, p in zip(gold, predicted, strict=True)) / len(gold)
 
 
 def f1(gold: Sequence, predicted: Sequence, positive: object = None) -> float:
-    """F1 of the class `positive`; without one the plain mean over all classes (macro).
+    """F1 of the class `positive`, or if None the unweighted mean of all classes' F1 (macro).
 
-    A class with neither precision nor recall counts 0.
-    """
+    A class whose precision and recall are both 0 counts 0."""
     _same_length(gold, predicted)
     how = {"labels": None if positive is None else [positive], "average": "macro"}
     return float(_package("sklearn.metrics").f1_score(gold, predicted, zero_division=0.0, **how))
 
 
 def matthews(gold: Sequence, predicted: Sequence) -> float:
-    """Matthews' correlation; 0 where one side has a single class."""
+    """Matthews' correlation coefficient, 0 if one of the lists holds a single class."""
     _same_length(gold, predicted)
     return float(_package("sklearn.metrics").matthews_corrcoef(gold, predicted))
 
 
 def pearson(gold: Sequence[float], predicted: Sequence[float], kind: str = "pearsonr") -> float:
-    """Pearson's correlation; 0 where one side is constant, as then there is none."""
+    """Pearson's correlation, taken as 0 if one list is constant, where it is undefined."""
     _same_length(gold, predicted)
     stats = _package("scipy.stats")
     constant = len(set(gold)) == 1 or len(set(predicted)) == 1
@@ -53,16 +50,14 @@ def pearson(gold: Sequence[float], predicted: Sequence[float], kind: str = "pear
 
 
 def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
-    """Spearman's rank correlation; 0 where one side is constant, as then there is none."""
+    """Spearman's rank correlation, taken as 0 if one list is constant, where it is undefined."""
     return pearson(gold, predicted, "spearmanr")
 
 
 def tag_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """How tags mark entities: BILOU, IOBES, IOB2, IOB1 or IO; "" for tags of another kind.
+    """How tags mark entities: BILOU, IOBES, IOB2, IOB1 or IO; "" if they mark none.
 
-    Tags with B are entities' whatever stands beside them; else all but O have a mark. IOB1 has an I
-    where an entity begins after none or after one of another type.
-    """
+    Without a tag B-, all tags but O must have a mark. In IOB1 an entity may begin with I-."""
     kinds, begins = set(), False
     for tags in sentences:
         kinds.update(tags)
@@ -109,10 +104,8 @@ def exact_match(answers: Sequence[str], predicted: str) -> float:
 def answer_f1(answers: Sequence[str], predicted: str) -> float:
     """F1 of the words shared with the best answer (SQuAD 2.0's evaluation script).
 
-    Answers of which nothing is left after normalising do not count; where none is left, or there
-    is none, the right answer is the empty one, and so it is with a prediction of the kind: all or
-    nothing.
-    """
+    Answers that normalise to nothing are ignored; if none is left, the right answer is empty.
+    Against an empty side the score is 1 if both are empty, else 0."""
     return max(_words_f1(answer, predicted) for answer in _possible(answers))
 
 
@@ -125,10 +118,9 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str]) -> tuple[f
 
 
 def squad_parts(answers: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
-    """`squad` of the questions with an answer and of those without; nothing if all have one.
+    """`squad` of the questions with an answer and of those without; {} if all have one.
 
-    The two scores of a question without an answer are the same.
-    """
+    For a question without an answer, exact match and F1 are equal, so that one is given."""
     both: dict[bool, list] = {True: [], False: []}
     for possible, text in zip(answers, predicted, strict=True):
         both[bool(possible)].append((possible, text))
@@ -151,10 +143,9 @@ def rouge(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]
 
 
 def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, float], str]:
-    """BLEU and chrF over detokenised text by sacrebleu (Post 2018), and BLEU's signature.
+    """BLEU and chrF of detokenised text by sacrebleu (Post 2018), and BLEU's signature.
 
-    References are taken as they are: nothing is normalised before sacrebleu's own tokenizer.
-    """
+    References are passed on as they are, without normalisation."""
     import sacrebleu
 
     if len(outputs) != len(references):
@@ -170,7 +161,7 @@ def corpus_scores(outputs: list[str], references: list[str]) -> tuple[dict[str, 
 def bleu_by_length(
     sources: list[str], outputs: list[str], references: list[str]
 ) -> dict[str, float]:
-    """BLEU apart for sources of few and of many words (Bahdanau 2015, figure 2)."""
+    """BLEU by ranges of the number of words in the source (Bahdanau 2015, figure 2)."""
     rows: dict[str, list[tuple[str, str]]] = {}
     for source, *pair in zip(sources, outputs, references, strict=True):
         end = next((n for n in WORDS if len(source.split()) <= n), None)

@@ -1,4 +1,4 @@
-"""Vectors of sentences; fine-tuned so that pairs are near and the batch's others are not."""
+"""Sentence vectors, trained to be near for the two texts of a pair and far within the batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
 
 @dataclass(frozen=True)
 class SentenceEmbeddingConfig:
-    """The objective's own settings."""
+    """Settings of sentence embeddings, the config section `task`."""
 
     pooling: str = "mean"  # mean | cls | max
     normalize: bool = True
-    scale: float = 20.0  # of the cosine in the contrastive loss (Reimers' default)
+    scale: float = 20.0  # factor of the cosine in the loss (default of Sentence-BERT)
 
     def __post_init__(self):
         known("task.pooling = ", self.pooling, POOLINGS)
@@ -49,7 +49,7 @@ class SentenceEmbedding(EncoderTask):
         return (part for row in self.data.train for part in (row.text, row.pair or ""))
 
     def encode_texts(self, texts: Sequence[str]) -> Fields:
-        """Each text between its special tokens."""
+        """The token ids of each text, with the special tokens around them."""
         return ragged([self.encode(ids) for ids in self.tokenizer.encode_batch(texts)])
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
@@ -60,14 +60,14 @@ class SentenceEmbedding(EncoderTask):
         return {"tokens": first["tokens"], "pair": second["tokens"]}, {}
 
     def vectors(self, params: Params, batch: Batch, dropout_key=None) -> jax.Array:
-        """[rows, width], as configured."""
+        """The sentence vectors [rows, width], pooled and normalised as configured."""
         states = self.apply(params, batch, dropout_key)["states"]
         found = pool(states, batch["tokens_mask"], self.config.pooling)
         return normalize(found) if self.config.normalize else found
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """The cross-entropy of finding each row's pair among the (micro-)batch's (Henderson 2017);
-        filler rows are no candidates."""
+        """The cross-entropy of finding each row's partner among those of its (micro-)batch
+        (Henderson 2017), padding rows left out."""
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         other = {"tokens": batch["pair"], "tokens_mask": batch["pair_mask"]}
         first = normalize(self.vectors(params, batch, keys[0]))
@@ -83,15 +83,15 @@ class SentenceEmbedding(EncoderTask):
         }
 
     def embed(self, params: Params, texts: Sequence[str], place: Place) -> np.ndarray:
-        """float32 [texts, width], in the order given; a text too long is cut."""
+        """The vectors, float32 [texts, width], in the given order; too long texts are cut."""
         found = self.each(self._vectors, params, self.encode_texts(texts), {}, place)
         return np.asarray(found, np.float32).reshape(-1, self.model_config.width)
 
     def embed_word(
         self, params: Params, texts: Sequence[str], word: str, place: Place
     ) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [texts, width], the mean state of the word's tokens where it first stands in each
-        text, and [width], the mean of their rows in the embedding, which no context changes."""
+        """The vectors of a word in context, float32 [texts, width], and out of context, [width]:
+        the mean state of its tokens where a text first has it, and the mean of their embeddings."""
         fields, ids = self.encode_texts(texts), self.tokenizer.encode(word)
         starts = [
             start_of(ids, line.tolist(), t) for line, t in zip(fields["tokens"], texts, strict=True)
@@ -106,7 +106,7 @@ class SentenceEmbedding(EncoderTask):
 
 
 def start_of(word: Sequence[int], line: Sequence[int], text: str) -> int:
-    """Where a word's tokens first stand in a line's."""
+    """The index at which a word's tokens first occur in a line; LabError if nowhere."""
     size = len(word)
     starts = range(len(line) - size + 1 if size else 0)
     found = next((i for i in starts if list(line[i : i + size]) == list(word)), None)

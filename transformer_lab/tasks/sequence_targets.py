@@ -1,4 +1,4 @@
-"""A target at some positions of a sequence, for any language model: recall, copying, ListOps."""
+"""Language models scored at some positions of a sequence: recall, copying, ListOps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from transformer_lab.tasks.building import Shapes, parts_of, shapes_of, table_si
 
 @dataclass(frozen=True)
 class SequenceTargetsConfig:
-    """The objective's own settings."""
+    """Settings of tasks with targets at some positions, the config section `task`."""
 
     other_lengths: tuple[int, ...] = ()  # the finished model is scored with these too
 
@@ -39,9 +39,9 @@ SECTIONS = {
 class SequenceTargets(Task):
     """The tokens that are asked for at some positions of a sequence; no other position counts.
 
-    A batch holds `tokens`, `targets` (int32 [rows, length]: what the model shall say at a position,
-    0 where nothing is asked for) and `mask` (True where something is). Associative recall with one
-    pair of a key and its value, of each row the first two tokens, in a vocabulary of 8:
+    A batch holds `tokens`, `targets` (int32 [rows, length]: what the model has to predict at a
+    position, 0 where it is not asked) and `mask` (True where it is). Associative recall with one
+    key and its value, the first two tokens of each row, in a vocabulary of 8:
 
         tokens   [[3, 5, 7, 1, 3, 0], [1, 5, 1, 0, 7, 3]]
         targets  [[0, 0, 0, 0, 5, 0], [0, 0, 5, 0, 0, 0]]
@@ -74,7 +74,7 @@ class SequenceTargets(Task):
         return RowPlan("sequences", filled, length, self.sections["batch"].rows, self.seed, None)
 
     def load_train(self, ids: np.ndarray, shape: tuple[int, ...]) -> HostBatch:
-        """A batch; rows with the id -1 have no target."""
+        """A batch of the training sequences `ids`; rows with the id -1 have no target."""
         some = self.data.train.take(ids)
         return _batch(some.tokens, some.targets, some.mask & (ids >= 0)[:, None])
 
@@ -82,7 +82,7 @@ class SequenceTargets(Task):
         return self._batches(self.examples(split))
 
     def _batches(self, some: sequences.Sequences) -> Iterator[HostBatch]:
-        """Each sequence once; of longer ones than those of training fewer at a time."""
+        """Each sequence once; the longer the sequences, the fewer are in a batch."""
         length, rows = some.tokens.shape[1], self.sections["batch"].rows
         share = max(1, -(-length // self.sections["data"].length))
         rows = max(rows // share // self.rows_multiple, 1) * self.rows_multiple
@@ -101,8 +101,7 @@ class SequenceTargets(Task):
     # What the trainer compiles.
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """The cross-entropy of the targets, how often the likeliest token is right, and in how
-        many of the sequences it always is (`exact`)."""
+        """Cross-entropy and accuracy of the targets, and `exact`, the share of rows all right."""
         targets, mask = batch["targets"], batch["mask"]
         scores = self.model.apply({"params": params}, batch["tokens"], dropout_key, labels=targets)
         right = scores.best == targets
@@ -116,8 +115,8 @@ class SequenceTargets(Task):
     # Scores and the report.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of the finished model: the accuracy at other lengths, and that of the training targets'
-        commonest token."""
+        """For a trained model: the accuracy at other lengths, and that of always guessing the
+        commonest target of the training set."""
         if not final:
             return Scores()
         train, held = self.data.train, self.examples(split)

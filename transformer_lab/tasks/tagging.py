@@ -18,9 +18,9 @@ from transformer_lab.tasks.labels import Labelled
 
 @dataclass(frozen=True)
 class TaggingConfig:
-    """The objective's own settings."""
+    """Settings of tagging, the config section `task`."""
 
-    class_weights: str = ""  # of the training loss: "balanced", or "label=2.5,label=0.5"
+    class_weights: str = ""  # in the training loss: "balanced", or "label=2.5,label=0.5"
     samples: int = 8  # sentences shown at the end
 
 
@@ -47,7 +47,7 @@ class Tagging(Labelled, EncoderTask):
         return (" ".join(row.words) for row in self.data.train)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Ids, and where each word's first piece stands. A word without a piece gets [UNK]."""
+        """Token ids, and the index of each word's first token; a word without tokens gets [UNK]."""
         tok = self.tokenizer
         pieces = [ids or [tok.unk_id] for ids in tok.encode_words(words)]
         firsts = (1 + np.cumsum([0, *map(len, pieces)])[:-1]).tolist()
@@ -60,14 +60,14 @@ class Tagging(Labelled, EncoderTask):
             ids, firsts = self.encode_words(row.words)
             marks = [0] * len(ids)
             for first, tag in zip(firsts, row.tags, strict=True):
-                # A tag that training never saw cannot be guessed: it counts as wrong, not as none.
+                # A tag that is not in the training set cannot be predicted: it counts as an error.
                 marks[first] = 1 + number.get(tag, len(number))
             tokens.append(ids)
             tags.append(marks)
         return ragged(tokens), {"tag": Ragged.from_lists(tags)}
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """The cross-entropy of the tags and how often the likeliest is right, over the words."""
+        """The cross-entropy and accuracy of the words' tags."""
         tag, words = batch["tag"] - 1, batch["tag"] > 0
         found = token_scores(self.apply(params, batch, dropout_key)["logits"], tag)
         weights = weights_of(tag, self.class_weights) if training else None
@@ -77,7 +77,7 @@ class Tagging(Labelled, EncoderTask):
         }
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """F1 of entities, where the tags mark such, by seqeval. Too long sentences are left out."""
+        """F1 of whole entities, if the tags mark entities, without sentences that are too long."""
         rows = self.examples(split)
         if not rows:
             return Scores()
@@ -109,7 +109,7 @@ class Tagging(Labelled, EncoderTask):
         return lines
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
-        """Each text's words (by white space) with their labels."""
+        """The words of each text, divided at white space, and their labels."""
         encoded = [self.encode_words(line.split()) for line in texts]
         for line, (ids, _) in zip(texts, encoded, strict=True):
             if len(ids) > self.model_config.max_length:

@@ -1,4 +1,4 @@
-"""Several tasks as one: text with a prefix in, text out, on a mixture (Raffel 2020)."""
+"""Several text tasks in one model: a prefix in the source names the task (T5, Raffel 2020)."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from transformer_lab.tasks.translation import Translation, TranslationConfig
 
 @dataclass(frozen=True)
 class TextToTextConfig(TranslationConfig):
-    """The objective's own settings."""
+    """Settings of the text-to-text mixture, the config section `task`."""
 
     span_inputs: int = 128  # tokens of an input with hidden spans, its end token included
     samples: int = 2  # outputs of each task shown at the end
@@ -40,9 +40,9 @@ class TextToTextConfig(TranslationConfig):
 
 @dataclass(frozen=True)
 class TextBatchConfig(BatchConfig):
-    """Packed, a batch mixes the tasks, as it does in no bucket of like lengths."""
+    """Batches by length, or packed: several examples of any task in one row."""
 
-    # Tokens of a source and of a target row that hold several examples each; empty: one a row.
+    # Tokens of a packed source row and target row; (): each row holds one example.
     packed: tuple[int, ...] = ()
 
     def __post_init__(self):
@@ -65,7 +65,7 @@ _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 class TextToText(Translation):
-    """Pairs of texts of several tasks; what is asked for stands at the start of the source.
+    """Pairs of texts of several tasks; the source begins with the task's name.
 
     A batch is one of `Translation` with `task` [rows], the number of each row's task in the
     config; a packed one has `source_segments` and `target_segments` instead, the number of each
@@ -107,12 +107,12 @@ class TextToText(Translation):
 
     @cached_property
     def parts(self) -> dict[str, parallel.PairSplits]:
-        """The splits of each task."""
+        """The training, validation and test pairs of each task, by its name."""
         return text_tasks.load_tasks(self.sections["data"])
 
     @cached_property
     def data(self) -> parallel.PairSplits:
-        """The pairs of all tasks that have some, one task after the other."""
+        """The pairs of all tasks in one list, task after task; span corruption has none."""
         parts = [part for name, part in self.parts.items() if name != SPANS]
         rows = {s: [pair for p in parts for pair in getattr(p, s)] for s in SPLITS}
         counts = {name: len(part.train) for name, part in self.parts.items()}
@@ -131,7 +131,7 @@ class TextToText(Translation):
         return self.shards.fingerprint if self.shards else " ".join(found)
 
     def encode(self, sentence: str) -> list[int]:
-        """Ids with the end token; "<extra_id_0>" is a sentinel."""
+        """The token ids of a text and the end token; "<extra_id_0>" becomes a sentinel token."""
         marks, ids = self.tokenizer.sentinels, []
         for i, part in enumerate(_SENTINEL.split(sentence)):
             if i % 2 and int(part) >= len(marks):
@@ -140,7 +140,7 @@ class TextToText(Translation):
         return [*self.tokenizer.start_ids, *ids, self.tokenizer.eos_id]
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
-        """Hidden spans are drawn once; in training they are drawn anew in `load`."""
+        """Token ids and task numbers; spans drawn here are drawn anew for each training batch."""
         fields, _ = super().encode_split(split)
         sizes = [0 if n == SPANS else len(getattr(p, split)) for n, p in self.parts.items()]
         tasks = np.repeat(np.arange(len(sizes)), sizes)
@@ -155,7 +155,7 @@ class TextToText(Translation):
         return fields, {"task": tasks.astype(np.int32)}
 
     def raw_texts(self, split: str) -> Ragged:
-        """The documents in pieces, each as long as makes a full input."""
+        """The documents' ids cut to pieces, each long enough to fill an input after corruption."""
         limit = min(self.sections["batch"].max_length, self.model_config.max_length)
         length = self.sections["data"].spans.raw_length(min(self.config.span_inputs, limit), limit)
         documents = [document for document, _ in getattr(self.parts[SPANS], split)]
@@ -219,7 +219,7 @@ class TextToText(Translation):
         return Batches(self.train_plan, partial(self._load_drawn, fields, columns, spans, raw))
 
     def _load_drawn(self, fields, columns, spans, raw, drawn, shape) -> HostBatch:
-        """A batch in which the spans to hide are those of the examples' draws."""
+        """A batch whose hidden spans are drawn with the random seed of each example."""
         ids, draws = np.moveaxis(drawn, -1, 0)
         real, packed = ids >= 0, ids.ndim == 2
         if packed:
@@ -237,7 +237,7 @@ class TextToText(Translation):
     # What the trainer compiles.
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """Those of all, and the loss of each task."""
+        """The loss and accuracy over all tasks, and the loss of each task."""
         tokens = self.token_scores(params, batch, None)
         found = token_metrics(tokens, batch["target"], batch["target_mask"])
         nats = cross_entropy(tokens, batch["target"])
@@ -255,7 +255,7 @@ class TextToText(Translation):
     # Scores.
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Each task's own scores of its outputs; part of them while training goes on."""
+        """The scores of each task's outputs; before training ends, of some examples only."""
         values, samples, notes = {}, [], {}
         for name, part in self.parts.items():
             pairs = [] if name == SPANS else getattr(part, split)
@@ -281,7 +281,7 @@ class TextToText(Translation):
 def score_task(
     name: str, sources: list[str], outputs: list[str], references: list[str]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The scores of one task's outputs, and notes beside them; sources are without their prefix."""
+    """The scores of one task's outputs, and notes on them; the sources come without prefix."""
     if name == "translate":
         values, signature = scores.corpus_scores(outputs, references)
         return values, {"bleu_signature": signature}

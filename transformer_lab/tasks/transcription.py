@@ -1,4 +1,4 @@
-"""Text of speech (Radford 2023): a window of audio to what is said in it, scored by its words."""
+"""Speech recognition (Whisper, Radford 2023): text from a window of audio, scored by words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, 
 from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.tasks.word_errors import word_error_rate
 
-SILENCE = ("<|nocaptions|>", "<|nospeech|>")  # names of one mark
+SILENCE = ("<|nocaptions|>", "<|nospeech|>")  # two names of the same special token
 
 
 @dataclass(frozen=True)
 class TranscriptionConfig:
-    """The objective's own settings."""
+    """Settings of speech recognition, the config section `task`."""
 
-    multilingual: bool = False  # the prompt says which language it is, and what to write
+    multilingual: bool = False  # the prompt names the language and the task
     label_smoothing: float = 0.0
     score_examples: int = 20  # recordings decoded at each scheduled evaluation; 0: none
     samples: int = 8  # transcripts shown at the end
@@ -53,7 +53,7 @@ SECTIONS = {
 class Transcription(Task):
     """What is said in a recording that is no longer than a window.
 
-    A batch holds `features` (float32 [rows, frames, bands], silence behind the recording), `target`
+    A batch holds `features` (float32 [rows, frames, bands], silence after the recording), `target`
     (int32 [rows, length], ending in the end token) and its mask (True at real tokens). A window of
     silence, of two frames of one band, with the text "d", before a row that only fills the batch:
 
@@ -93,13 +93,13 @@ class Transcription(Task):
 
     @cached_property
     def prompt(self) -> list[int]:
-        """The marks before a text without times."""
+        """The special tokens that precede a transcript without timestamps."""
         language = self.sections["speech"].language or "en"
         return self.marks.prompt(language, self.sections["speech"].task, times=False)
 
     @cached_property
     def marks(self) -> Marks:
-        """The tokenizer's; of one without such marks the start token alone."""
+        """The tokenizer's special tokens for speech; if it has none, only its start token."""
         tok = self.tokenizer
         start, after = tok.find("<|startoftranscript|>"), tok.find("<|translate|>")
         if start is None:
@@ -119,7 +119,7 @@ class Transcription(Task):
     # Data.
 
     def target_of(self, words: str) -> list[int]:
-        """Ids of a text with the end token."""
+        """The token ids of a text, with the end token."""
         return [*self.tokenizer.encode(words), self.tokenizer.eos_id]
 
     @cached_property
@@ -128,13 +128,13 @@ class Transcription(Task):
 
     @cached_property
     def train_plan(self) -> RowPlan:
-        """Texts that are longer than `batch.length` are cut there."""
+        """The order of the batches; texts longer than `batch.length` count as cut there."""
         length = self.batch.length
         filled = np.array([min(len(ids), length) for ids in self._targets])
         return RowPlan("transcription", filled, length, self.batch.rows, self.seed, None)
 
     def load_train(self, ids: np.ndarray, shape: tuple[int, ...]) -> HostBatch:
-        """A batch; rows with the id -1 are silence without a text."""
+        """A batch of the recordings `ids`; rows with the id -1 are silence without text."""
         rows, targets = self.examples("train"), self._targets
         return self._batch([(rows[i].path, targets[i]) if i >= 0 else None for i in ids])
 
@@ -157,7 +157,7 @@ class Transcription(Task):
         return {"features": self.features(sound), "target": target, "target_mask": mask}
 
     def features(self, sound: Float[np.ndarray, "b n"]) -> Float[np.ndarray, "b f m"]:
-        """The spectrograms of windows, made by the host."""
+        """The log mel spectrograms of windows of samples, computed on the CPU."""
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return np.asarray(_features(sound, self.model_config.bins))
 
@@ -170,7 +170,7 @@ class Transcription(Task):
     # Scores and transcripts.
 
     def transcriber(self, **changes: Any) -> Transcriber:
-        """The one that the settings describe, with some of the section `speech` changed."""
+        """The transcriber of the config; `changes` replace settings of the section `speech`."""
         tok = self.tokenizer
         reserved = {tok.eos_id, *self.marks.all()}
 
@@ -188,7 +188,7 @@ class Transcription(Task):
         )
 
     def decode_settings(self, rows: int = 0) -> DecodeConfig:
-        """As of any task; times are tokens without a piece, which may come if they are wanted."""
+        """As in other tasks, but timestamps, ids without a text, are allowed if wanted."""
         settings = super().decode_settings(rows)
         times = self.marks.no_times
         if times is None or not self.sections["speech"].times:
@@ -197,11 +197,11 @@ class Transcription(Task):
         return replace(settings, banned_tokens=banned)
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """The word error rate of the split's recordings; of part of them while training goes on."""
+        """The word error rate of the split's recordings; before training ends, of some only."""
         rows = list(self.examples(split))[: None if final else self.config.score_examples]
         if not rows:
             return Scores()
-        self._transcriber = self._transcriber or self.transcriber()  # keeps what is compiled
+        self._transcriber = self._transcriber or self.transcriber()  # kept, as it is compiled once
         said = [
             " ".join(s.text for s in self._transcriber({"params": params}, AudioFile(r.path, RATE)))
             for r in rows

@@ -1,4 +1,4 @@
-"""Sequence to sequence on pairs of sentences, scored by BLEU and chrF on detokenised text."""
+"""Sequence to sequence on pairs of sentences, scored by BLEU and chrF of detokenised text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """The objective's own settings."""
+    """Settings of translation, the config section `task`."""
 
     label_smoothing: float = 0.1  # Szegedy 2016, section 7
     score_examples: int = 200  # validation pairs decoded at each scheduled evaluation; 0: none
@@ -67,7 +67,7 @@ class Translation(Bucketed):
         return token_metrics(found, batch["target"], batch["target_mask"], smoothing)
 
     def token_scores(self, params: Params, batch: Batch, dropout_key) -> Any:
-        """Of each token from those before it, behind a start token in each of a row's segments."""
+        """The scores of target tokens given a start token and their segment's tokens before."""
         target, segments = batch["target"], batch.get("target_segments")
         before = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
         first = positions_within(segments, target.shape[1]) == 0
@@ -82,16 +82,16 @@ class Translation(Bucketed):
         return (sentence for pair in self.data.train for sentence in pair)
 
     def encode(self, sentence: str) -> list[int]:
-        """Ids with the end token."""
+        """The token ids of a sentence, with the end token."""
         return self.encode_all([sentence])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, each with the end token."""
+        """The token ids of each text, with the end token."""
         tok = self.tokenizer
         return [[*tok.start_ids, *ids, tok.eos_id] for ids in tok.encode_batch(texts)]
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text of generated ids."""
+        """The text that generated ids stand for, without the start ids of a tokenizer."""
         start = list(self.tokenizer.start_ids)
         return self.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
 
@@ -103,7 +103,7 @@ class Translation(Bucketed):
     # Scores.
 
     def decoder(self, place: Place | None = None, rows: int = 0) -> SequenceDecoder:
-        """The translator of encoded sentences; it compiles once a source length bucket."""
+        """The loop that translates encoded sentences, compiled once for each bucket of lengths."""
         ids = {f"{name}_id": getattr(self.tokenizer, f"{name}_id") for name in ("eos", "pad")}
         start = self.tokenizer.bos_id
         return SequenceDecoder(
@@ -113,15 +113,15 @@ class Translation(Bucketed):
     def decoded(
         self, params: Params, pairs: Sequence[tuple[str, str]], place: Place, final: bool
     ) -> tuple[list[str], list[str], list[str]]:
-        """Sources, their best outputs, and references; part of them while training goes on."""
+        """Sources, best outputs and references; before training ends, of some pairs only."""
         pairs = list(pairs)[: None if final else self.config.score_examples]
         sources, references = ([pair[i] for pair in pairs] for i in (0, 1))
-        self._decoder = self._decoder or self.decoder(place)  # keeps what is compiled
+        self._decoder = self._decoder or self.decoder(place)  # kept, as it is compiled once
         outputs = [best[0] for best in self.translate(self._decoder, params, sources)]
         return sources, outputs, references
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """BLEU and chrF of the split's translations; part of them while training goes on."""
+        """BLEU and chrF of the split's translations; before training ends, of some only."""
         sources, outputs, references = self.decoded(params, self.examples(split), place, final)
         if not sources:
             return Scores()
@@ -138,7 +138,7 @@ class Translation(Bucketed):
         sentences: list[str],
         say: Callable[[str], None] | None = None,
     ) -> list[list[str]]:
-        """The n best translations of each sentence; of an empty or too long one, an empty text."""
+        """The n best translations of each sentence; those of empty or too long ones are ""."""
         encoded = [self.encode(s) if s.strip() else [] for s in sentences]
         for i, ids in enumerate(encoded):
             if not decoder.fits(ids):

@@ -1,4 +1,4 @@
-"""The word error rate of transcripts, after a stated normalisation of both sides."""
+"""The word error rate of transcripts, after both sides are normalised alike."""
 
 import re
 import unicodedata
@@ -26,10 +26,9 @@ _LARGE = ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hun
 def word_error_rate(
     references: Sequence[str], transcripts: Sequence[str], numbers: bool = False
 ) -> float:
-    """Words to change, add and leave out, over the references' words, of all texts together.
+    """Substitutions, insertions and deletions in all texts, divided by the references' words.
 
-    Raises: LabError where the lists differ in length, or no reference has a word.
-    """
+    Raises: LabError if the lists differ in length, or no reference has a word."""
     if len(references) != len(transcripts):
         raise LabError(f"{len(references)} references for {len(transcripts)} transcripts")
     errors = total = 0
@@ -42,12 +41,10 @@ def word_error_rate(
 
 
 def normalised(text: str, numbers: bool = False) -> list[str]:
-    """The words of a text: lower case, compatible characters made one (NFKC), nothing in brackets.
+    """The words of a text: lower case, Unicode form NFKC, text in brackets removed.
 
-    Apostrophes, and full stops within a word, are taken out; all else that is no letter or digit
-    divides words. With `numbers` whole numbers in digits, as in 17 and 17th, are spelt as English
-    words.
-    """
+    Apostrophes, and full stops within a word, are removed; other characters that are no letters or
+    digits separate words. With `numbers`, 17 and 17th are spelt as English words."""
     text = _UNSAID.sub(" ", unicodedata.normalize("NFKC", text)).casefold()
     text = _OTHER.sub(" ", _WITHIN.sub("", text))
     spell = lambda m: f" {(ordinal if m[2] else str)(spelt(int(m[1])))} "  # noqa: E731
@@ -68,14 +65,14 @@ def spelt(number: int) -> str:
 
 
 def ordinal(words: str) -> str:
-    """The place of a number in words: "twenty one" is "twenty first"."""
+    """The ordinal of a number in words: "twenty one" gives "twenty first"."""
     before, blank, last = words.rpartition(" ")
     regular = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
     return before + blank + _ORDINALS.get(last, regular)
 
 
 def distance(wanted: Sequence[str], found: Sequence[str]) -> int:
-    """The fewest words to change, add or leave out (Levenshtein 1966)."""
+    """The least number of substituted, inserted and deleted words (Levenshtein 1966)."""
     row = list(range(len(found) + 1))
     for i, word in enumerate(wanted, 1):
         above, row = row, [i]

@@ -1,4 +1,4 @@
-"""Word vectors: skip-gram and the continuous bag of words, by negative sampling (Mikolov 2013)."""
+"""Word vectors: skip-gram and continuous bag of words by negative sampling (Mikolov 2013)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,16 +22,16 @@ from transformer_lab.tasks.building import Shapes, shapes_of
 
 @dataclass(frozen=True)
 class WordVectorsConfig:
-    """The objective's own settings."""
+    """Settings of word vectors, the config section `task`."""
 
-    cbow: bool = False  # the neighbours' mean finds the word; else the word finds each neighbour
+    cbow: bool = False  # predict the word from its neighbours' mean; else each neighbour from it
     lowercase: bool = True
     samples: int = 12  # words shown with their nearest at the end
 
 
 @dataclass(frozen=True)
 class WordsConfig(RowCount):
-    """How batches are made."""
+    """The number of words in a batch; how many neighbours each has follows from the windows."""
 
     rows: int = 512  # words, with their windows, over all devices and micro-batches
 
@@ -51,7 +51,7 @@ class WordVectors(Task):
     A batch is one of `data.word_windows.Windows`: `inputs`, a word, or with `task.cbow` its
     neighbours; `outputs`, each word to find before those that are drawn against it; masks; and
     `counted`, True where there is a word to find. The last "." (4) of "the dog sat ." and of "a
-    cat ." finds "sat" (9) and "cat" (6), each against two drawn words, and nothing behind it:
+    cat ." finds "sat" (9) and "cat" (6), each against two drawn words, and nothing after it:
 
         inputs        [[4], [4]]
         inputs_mask   [[1], [1]]
@@ -70,7 +70,7 @@ class WordVectors(Task):
         return (t.lower() if self.config.lowercase else t for t in self.examples(split))
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """Nats of a true word with those drawn against it."""
+        """The negative sampling loss in nats: each true neighbour against the words drawn."""
         inputs = batch["inputs"], batch["inputs_mask"], batch["outputs"]
         logits = self.model.apply({"params": params}, *inputs)
         nats = negative_sampling(logits, batch["outputs_mask"])
@@ -81,7 +81,7 @@ class WordVectors(Task):
         return Ragged.from_lists(self.tokenizer.encode_batch(self.texts("train")))
 
     def windows(self, split: str) -> Windows:
-        """Of a split; what is drawn and dropped goes by the training documents' counts."""
+        """The windows of a split; drawing and dropping follow the training set's word counts."""
         ids = self._train_ids
         if split != "train":
             ids = Ragged.from_lists(self.tokenizer.encode_batch(self.texts(split)))
@@ -119,7 +119,7 @@ class WordVectors(Task):
         return {"pairs": int(batch["counted"].sum())}
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """Of the finished model: words of rising rank with their nearest."""
+        """Samples of a trained model: words from frequent to rare, with their nearest words."""
         last = min(self.tokenizer.vocab_size - 1, 4000)
         first, count = max(self.tokenizer.special_ids) + 50, self.shown(final)
         ids = np.geomspace(first, last, count).astype(int)
@@ -134,11 +134,9 @@ class WordVectors(Task):
     # What the vectors say.
 
     def nearest(self, params: Params, query: str, count: int = 10) -> list[tuple[str, float]]:
-        """Words of greatest cosine with "word" or "a - b + c", which are not among them.
+        """The words of greatest cosine with "word" or "a - b + c", those named left out.
 
-        The words of a sum count with their vectors at length 1.
-        Raises: LabError for a word that is not in the vocabulary.
-        """
+        Each vector of a sum is scaled to norm 1. Raises: LabError for an unknown word."""
         table = np.asarray(params["embedding"]["embedding"])[: self.tokenizer.vocab_size].copy()
         table[sorted(self.tokenizer.special_ids)] = 0.0
         table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
@@ -157,7 +155,7 @@ class WordVectors(Task):
 
 
 def parse(query: str) -> Sequence[tuple[float, str]]:
-    """[(1, "a"), (-1, "b"), (1, "c")] of "a - b + c"; the signs stand apart from the words."""
+    """The signs and words of a sum: "a - b + c" gives [(1, "a"), (-1, "b"), (1, "c")]."""
     terms = re.split(r"(?:^|\s+)([+-])\s+", f"+ {query.strip()}")[1:]
     if not all(terms):
         raise LabError(f'"{query}": give a word, or "a - b + c"')

@@ -1,7 +1,6 @@
 """Tokenizers behind one interface: train, load, save and count.
 
-Adding a kind is one file with a `Tokenizer` under `@register(...)`, and its import here.
-"""
+A new kind is one file with a `Tokenizer` under `@register(...)`, and its import here."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,28 +46,26 @@ __all__ = [
 
 
 def train(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Train a tokenizer on texts, which are read once; the same texts give the same one.
+    """Trains a tokenizer on texts, which are read once; equal texts give equal tokenizers.
 
-    Raises: LabError for an empty corpus, or a vocabulary too small for its characters.
-    """
+    Raises: LabError for an empty corpus, or a vocabulary too small for its characters."""
     if isinstance(texts, str):
         raise LabError("a tokenizer is trained on many texts, got one str: pass a list of them")
     return KINDS[config.kind].train(config, texts)
 
 
 def load(files: Mapping[str, bytes]) -> Tokenizer:
-    """Rebuild a tokenizer from `Tokenizer.to_files`, or from a Hugging Face directory's files.
+    """The tokenizer in files from `Tokenizer.to_files`, or from a Hugging Face directory.
 
-    Raises: LabError for files that are none, or whose tokenizer fails at its first word.
-    """
+    Raises: LabError if the files hold no tokenizer, or one that fails at its first word."""
     try:
         found = _load(files)
-        if not isinstance(found, StandIn):  # which knows no text
+        if not isinstance(found, StandIn):  # a stand-in cannot encode text
             found.encode("a word")
         return found
     except LabError:
         raise
-    except BaseException as error:  # the libraries' own: a panic of Rust is no Exception
+    except BaseException as error:  # a panic in the library's Rust code is not an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | TimeoutError):
             raise
         names = ", ".join(sorted(files))
@@ -81,7 +78,7 @@ def _load(files: Mapping[str, bytes]) -> Tokenizer:
         config = TokenizerConfig.from_dict(header["config"])
         return (StandIn if PIECES in files else KINDS[config.kind]).from_files(config, files)
     foreign = isinstance(header, dict) and "model" in header  # a tokenizer.json that is not ours
-    found = set(files) - {VOCAB} if foreign else set(files)  # and says more than a vocab.txt
+    found = set(files) - {VOCAB} if foreign else set(files)  # it takes precedence over a vocab.txt
     for kind, cls in KINDS.items():
         if cls.foreign_files and set(cls.foreign_files) <= found:
             return cls.from_files(TokenizerConfig(kind=kind), files)
@@ -92,7 +89,7 @@ def _load(files: Mapping[str, bytes]) -> Tokenizer:
 
 
 def save_dir(tokenizer: Tokenizer, path: str | Path) -> None:
-    """Write the tokenizer's files into a directory, made where it is missing."""
+    """Writes the tokenizer's files into a directory, which is created if it is missing."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.to_files().items():
@@ -100,7 +97,7 @@ def save_dir(tokenizer: Tokenizer, path: str | Path) -> None:
 
 
 def load_dir(path: str | Path) -> Tokenizer:
-    """Read the tokenizer of a directory, which may hold other (and huge) files too."""
+    """The tokenizer of a directory, of which only the tokenizer's files are read."""
     path = Path(path)
     if not path.is_dir():
         raise LabError(f"no tokenizer directory at {path}")
@@ -112,7 +109,7 @@ def load_dir(path: str | Path) -> Tokenizer:
 
 
 def statistics(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, float]:
-    """Tokens a white-space word, and the share of tokens that are unknown, over all texts."""
+    """Tokens per white-space separated word, and the share of unknown tokens, over all texts."""
     texts = list(texts)
     encoded = tokenizer.encode_batch(texts)
     words = sum(len(text.split()) for text in texts)

@@ -23,14 +23,14 @@ from transformer_lab.text.tokenizer import (
 MODEL = "byte_bpe.json"
 SMALLEST = len(SPECIAL_PIECES) + 256
 
-# A foreign tokenizer.json is no header of ours: what came is stored under names of its own.
+# A foreign tokenizer.json is not our header: foreign files are stored with a prefix.
 PREFIX = "hf_"
 VOCAB, MERGES = "vocab.json", "merges.txt"
 ADDED = "added_tokens.json"  # ids of pieces that were added to the vocabulary
 DECODER = "added_tokens_decoder"  # in tokenizer_config.json: the same, with their properties
-NAMED = (SETTINGS, "special_tokens_map.json")  # say eos_token: "</s>"
-NUMBERED = ("config.json", "generation_config.json")  # say eos_token_id: 2
-START = "decoder_start_token_id"  # of an encoder-decoder
+NAMED = (SETTINGS, "special_tokens_map.json")  # name tokens by text, as eos_token: "</s>"
+NUMBERED = ("config.json", "generation_config.json")  # name tokens by id, as eos_token_id: 2
+START = "decoder_start_token_id"  # the start token of an encoder-decoder
 FOREIGN = (HEADER, VOCAB, MERGES, ADDED, *NAMED, *NUMBERED)
 WORD_END = "</w>"  # of CLIP's pieces that end a word
 CLIP_WORDS = (
@@ -40,11 +40,10 @@ CLIP_WORDS = (
 
 @register("byte_bpe")
 class ByteBpeTokenizer(LibraryTokenizer):
-    """BPE over the bytes of UTF-8, words split as in GPT-2 (Radford et al. 2019, section 2.2).
+    """BPE over the bytes of UTF-8, words split as in GPT-2 (Radford 2019, section 2.2).
 
-    All 256 bytes are in the vocabulary, and every text returns. Ids that are no valid UTF-8, which
-    a model may well produce, decode to U+FFFD.
-    """
+    All 256 bytes are in the vocabulary, so that every text is decoded unchanged. Ids that are not
+    valid UTF-8, which a model may well generate, are decoded to U+FFFD."""
 
     file_names = (MODEL,)
 
@@ -80,9 +79,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
 class HfTokenizer(LibraryTokenizer):
     """A `tokenizer.json`, or GPT-2's or CLIP's `vocab.json` and `merges.txt`, with its own ids.
 
-    Which are special is read from the files beside it, else from the usual names; without padding
-    or a start token the end token stands in.
-    """
+    The special tokens are those that the files beside it name, else those of the usual names; the
+    end token replaces a missing padding or start token."""
 
     file_names = (*FOREIGN[1:], *(PREFIX + name for name in FOREIGN))
     foreign_files = (VOCAB, MERGES)
@@ -103,7 +101,7 @@ class HfTokenizer(LibraryTokenizer):
         library = self._read(self._files)
         _add_tokens(library, self._files)
         self._words = getattr(library.model, "end_of_word_suffix", None) == WORD_END
-        if self._words:  # their ends become the byte-level letter of a space
+        if self._words:  # the ends of words are decoded as spaces
             end = tokenizers().decoders.Replace(WORD_END, "Ġ")
             library.decoder = tokenizers().decoders.Sequence([end, library.decoder])
         specials = [_special(*role, library, self._files) for role in self.roles.items()]
@@ -143,7 +141,7 @@ class HfTokenizer(LibraryTokenizer):
         more = {"end_of_word_suffix": WORD_END, "unk_token": "<|endoftext|>"} if ends else {}
         try:
             model = tokenizers().models.BPE(vocab=vocab, merges=merges, **more)
-        except Exception as error:  # the library has no type of its own
+        except Exception as error:  # the library raises plain Exception
             raise LabError(f"{VOCAB} and {MERGES} are no BPE tokenizer: {error}") from None
         if ends:
             return _clip(model)
@@ -158,8 +156,8 @@ class HfTokenizer(LibraryTokenizer):
         if not self._bytes:
             decoded = super()._decode(ids)
             return decoded.removesuffix(" ") if self._words else decoded
-        # The library gives up a whole run of byte pieces for one wrong byte in it, and would
-        # take back characters that have been shown. Here the wrong byte alone is replaced.
+        # For one wrong byte the library replaces a whole run of byte pieces, which would
+        # change characters already shown. Here only the wrong byte is replaced.
         pieces = []
         for is_byte, run in groupby(ids, self._bytes.__contains__):
             if is_byte:
@@ -173,7 +171,7 @@ class HfTokenizer(LibraryTokenizer):
 
 
 def _byte_level(model: Any, add_prefix_space: bool = False) -> Any:
-    """A library tokenizer in the manner of GPT-2."""
+    """A tokenizer of the library that splits text into words and bytes as GPT-2 does."""
     library = tokenizers().Tokenizer(model)
     before = tokenizers().pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     library.pre_tokenizer, library.decoder = before, tokenizers().decoders.ByteLevel()
@@ -181,8 +179,8 @@ def _byte_level(model: Any, add_prefix_space: bool = False) -> Any:
 
 
 def _clip(model: Any) -> Any:
-    """A library tokenizer in the manner of CLIP (Radford 2021, section 2.4): lower case, white
-    space of any kind is one space, and no piece holds it."""
+    """A tokenizer of the library that works as CLIP's (Radford 2021, section 2.4): lower case, runs
+    of white space are one space, and no token contains it."""
     lib = tokenizers()
     library, norms, splits = lib.Tokenizer(model), lib.normalizers, lib.pre_tokenizers
     library.normalizer = norms.Sequence(
@@ -195,12 +193,11 @@ def _clip(model: Any) -> Any:
 
 
 def _add_tokens(library: Any, files: Mapping[str, bytes]) -> None:
-    """Gives the library the tokens that the files list beside the vocabulary, with their ids.
+    """Adds the tokens that files list beside the vocabulary, with their ids.
 
-    A token that tokenizer_config.json describes is as it says there. One of added_tokens.json alone
-    is special if a setting names it as such.
-    Raises: LabError for an entry that is no token, or whose id does not follow the vocabulary's.
-    """
+    Tokens described in tokenizer_config.json get their properties from there. One that is only in
+    added_tokens.json is special if a setting names it so. Raises: LabError for an entry that is not
+    a token, or whose id does not follow those of the vocabulary."""
     named = {str(value) for file in NAMED for value in settings_in(files, file).values()}
     entries = []
     for piece, number in settings_in(files, ADDED).items():
@@ -231,22 +228,21 @@ def _add_tokens(library: Any, files: Mapping[str, bytes]) -> None:
 def _special(
     name: str, usual: Sequence[str], library: Any, files: Mapping[str, bytes]
 ) -> int | None:
-    """The id of the special token `name`, if the vocabulary has one."""
+    """The id of the special token `name`, or None if the vocabulary has none."""
     if (named := _named(name, library, files)) is not None:
         return named
     found = [i for i in map(library.token_to_id, usual) if i is not None]
-    added = library.get_added_tokens_decoder()  # unlike a piece that merges happen to spell
+    added = library.get_added_tokens_decoder()  # preferred over a piece that merges happen to spell
     return min(found, key=lambda i: i not in added, default=None)
 
 
 def _named(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
-    """The id that the settings beside the tokenizer give to the special token `name`.
+    """The id that settings beside the tokenizer give to the special token `name`, else None.
 
-    Some settings name ids that the vocabulary lacks, such as -1 for no padding.
-    """
-    # The library takes numbers of 32 bits alone.
+    Ids that the vocabulary lacks, such as -1 for no padding, are ignored."""
+    # The library accepts 32-bit numbers only.
     known = lambda i: type(i) is int and 0 <= i < 2**32 and library.id_to_token(i) is not None  # noqa: E731
-    if name == "bos":  # what a decoder starts with
+    if name == "bos":  # the decoder's start token takes precedence
         starts = (settings_in(files, file).get(START) for file in NUMBERED)
         for start in starts:
             if known(start):
@@ -258,7 +254,7 @@ def _named(name: str, library: Any, files: Mapping[str, bytes]) -> int | None:
             return library.token_to_id(token)
     for file in NUMBERED:
         ids = settings_in(files, file).get(f"{name}_token_id")
-        first = ids[0] if isinstance(ids, list) and ids else ids  # the ends of a chat model
+        first = ids[0] if isinstance(ids, list) and ids else ids  # chat models have several ends
         if known(first):
             return first
     return None

@@ -1,7 +1,6 @@
 """What the tokenizers made by the tokenizers library share.
 
-The library is imported where it is used: the other kinds work without it.
-"""
+The library is imported when it is used, as other kinds work without it."""
 
 import json
 import math
@@ -17,10 +16,10 @@ LONG_RUN = re.compile(r"\w{1000}|[^\w\s]{1000}")
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer of the library, whose special tokens no text can spell."""
+    """Base of the library's tokenizers, whose special tokens no text can spell."""
 
     def __init__(self, config: TokenizerConfig, library: Any):
-        library.encode_special_tokens = True  # sic: text like "</s>" is encoded as any other
+        library.encode_special_tokens = True  # text like "</s>" is encoded as any other
         library.no_truncation()
         library.no_padding()
         self._library = library
@@ -28,7 +27,7 @@ class LibraryTokenizer(Tokenizer):
         super().__init__(config, max(self._pieces, default=-1) + 1)
         added = library.get_added_tokens_decoder().items()
         self._reserved = {i for i, token in added if token.special} | self.special_ids
-        # Text may be unknown; but one token that is all of them at once ends the text.
+        # Text may be unknown, unless the unknown token is also the end, start or padding token.
         self._reserved -= {self.unk_id} - {self.pad_id, self.eos_id, self.bos_id}
 
     def find(self, piece: str) -> int | None:
@@ -55,7 +54,7 @@ class LibraryTokenizer(Tokenizer):
         return ids, spans
 
     def _run(self, method: str, texts: str | list[str]) -> Any:
-        """What the library makes of texts; a file's regular expression may fail at some of them."""
+        """Calls the library; LabError for a text at which a file's regular expression fails."""
         try:
             return getattr(self._library, method)(texts, add_special_tokens=False)
         except BaseException as error:
@@ -64,7 +63,7 @@ class LibraryTokenizer(Tokenizer):
             raise LabError(f"the tokenizer's own rules fail at a text: {error}") from None
 
     def _spell(self, ids: list[int]) -> list[int]:
-        """Ids with each special token, which some models find as a plain piece, in characters."""
+        """The ids with each special token that a model found in text replaced by its characters."""
         if self._reserved.isdisjoint(ids):
             return ids
         letter = self._library.token_to_id
@@ -82,7 +81,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span without the blanks at its ends, which may be part of a piece; only blanks stay."""
+    """The character range without white space at its ends, unless it is all white space."""
     piece = text[start:end]
     kept = piece.strip() or piece
     start += piece.index(kept)
@@ -90,7 +89,7 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def tokenizers() -> Any:
-    """The library; LabError where it is missing."""
+    """The tokenizers library; LabError if it is not installed."""
     try:
         import tokenizers
     except ImportError:
@@ -99,10 +98,9 @@ def tokenizers() -> Any:
 
 
 def filled(texts: Iterable[str]) -> Iterator[str]:
-    """The clean texts; LabError where there is nothing in them.
+    """The cleaned texts; LabError if all are empty.
 
-    What has no gap in 1,000 letters or signs gets one: the time for one word grows as its square.
-    """
+    A run of 1,000 letters or signs is broken by a space, as long words cost quadratic time."""
     empty = True
     for text in texts:
         empty = empty and not text
@@ -113,12 +111,12 @@ def filled(texts: Iterable[str]) -> Iterator[str]:
 
 
 def read_library(content: bytes, name: str) -> Any:
-    """A tokenizer.json as the library's object; LabError where it cannot read it."""
+    """The library's tokenizer in the content of a tokenizer.json; LabError if it is invalid."""
     library = tokenizers().Tokenizer
     try:
         found = library.from_buffer(content)
         growth = _growth(json.loads(content))
-    except Exception as error:  # the library has no type of its own
+    except Exception as error:  # the library raises plain Exception
         raise LabError(f"{name} cannot be read by the tokenizers library: {error}") from None
     if growth > LONGEST:
         raise LabError(f"{name}: its replacements make a letter more than {LONGEST:,} letters")
@@ -126,12 +124,12 @@ def read_library(content: bytes, name: str) -> Any:
 
 
 def _growth(value: Any) -> float:
-    """By how much the replacements in a part of a tokenizer.json can lengthen a text."""
+    """The factor by which the replacements in a part of a tokenizer.json can lengthen a text."""
     if not isinstance(value, dict | list):
         return 1.0
     parts = value.values() if isinstance(value, dict) else value
     found = math.prod((_growth(part) for part in parts), start=1.0)
     if isinstance(value, dict) and value.get("type") == "Replace":
-        pattern = value["pattern"].get("String") or "x"  # a regular expression may find one letter
+        pattern = value["pattern"].get("String") or "x"  # a pattern may match one letter
         found *= max(1.0, len(value["content"]) / len(pattern))
     return found

@@ -1,8 +1,7 @@
-"""The tokenizer of a Hugging Face Marian directory: two sentencepiece models, one vocabulary.
+"""Marian's tokenizer in Hugging Face directories: two sentencepiece models, one vocabulary.
 
-The pieces come from `source.spm`, their ids from `vocab.json`, the text of an answer from
-`target.spm`. As there, no punctuation is normalised beyond what the models do themselves.
-"""
+`source.spm` divides text into pieces, `vocab.json` numbers them, and `target.spm` joins the pieces
+of outputs. As there, punctuation is only normalised as the models do it themselves."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ LANGUAGE = re.compile(r">>[^<>]+<<")  # of multilingual models: ">>fr<< Hello"
 
 @register("marian")
 class MarianTokenizer(Tokenizer):
-    """Special ids are those of `vocab.json`; a decoder starts with the padding."""
+    """Marian's tokenizer, with the special ids of `vocab.json`; decoders start with padding."""
 
     file_names = (SOURCE, TARGET, VOCAB, TARGET_VOCAB)
     foreign_files = (SOURCE, TARGET, VOCAB)
@@ -64,7 +63,7 @@ class MarianTokenizer(Tokenizer):
         ]
 
     def _split_language(self, text: str) -> tuple[list[int], str]:
-        """The id of a leading language code that the vocabulary knows, and the other text."""
+        """The id of a leading language code in the vocabulary, such as ">>fr<<", and the rest."""
         code = LANGUAGE.match(text)
         if code and code[0] in self._ids:
             return [self._ids[code[0]]], text[code.end() :]

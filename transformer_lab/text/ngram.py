@@ -1,13 +1,13 @@
-"""The n-gram language model (Shannon 1948), which a network has to beat.
+"""The n-gram language model (Shannon 1948), as a baseline for networks.
 
-Interpolated Kneser-Ney smoothing over token ids. With h' the context h without its first token,
+It is smoothed by interpolated Kneser-Ney over token ids. With h' the context h without its first
+token,
 
     p(w | h) = (c(hw) - D(c(hw))) / c(h) + g(h) p(w | h'),    c(h) = sum_w c(hw),
     g(h) = sum_w D(c(hw)) / c(h), or 1 for a context that was never followed by anything,
 
-down to p = 1 / V below order 1. At the highest order c counts occurrences, at all lower ones the
-different tokens that stood before hw (Kneser & Ney 1995; Chen & Goodman 1999).
-"""
+down to p = 1 / V below order 1. At the highest order c counts occurrences, at lower orders the
+different tokens seen before hw (Kneser & Ney 1995; Chen & Goodman 1999)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,13 +25,12 @@ Ids = Sequence[SupportsIndex] | Integer[np.ndarray, "_"]
 class _Order:
     """The n-grams of one order: nodes of a tree in which a node's parent is its context.
 
-    A node's number is its place in `keys`, its key is parent * V + token. So a context's n-grams
-    are neighbours, and both a lookup and a whole context are binary searches.
-    """
+    A node's number is its index in `keys`, and its key is parent * V + token. So the n-grams of a
+    context are neighbours, and both one n-gram and a context's are found by binary search."""
 
     keys: Integer[np.ndarray, "nodes"]  # sorted
     kept: Float[np.ndarray, "nodes"]  # (c - D) / c(h); 0 where only padding was seen
-    given: Float[np.ndarray, "contexts"]  # g(h), by the node of h in the order below
+    given: Float[np.ndarray, "contexts"]  # g(h), indexed by the node of h in the order below
 
     @classmethod
     def of(cls, keys, counts, contexts: int, vocab_size: int) -> "_Order":
@@ -62,11 +61,10 @@ class NGram:
         bos_id: int,
         eos_id: int,
     ) -> "NGram":
-        """Count the n-grams of all orders up to `order`; none crosses a document's edge.
+        """Counts the n-grams of all orders up to `order`, within documents.
 
-        A count of 1, 2, and 3 or more is discounted by its own D each.
-        Raises: LabError for an order below 1, no token at all, or an id outside the vocabulary.
-        """
+        Counts of 1, 2, and 3 or more have a discount D each. Raises: LabError for an order below 1,
+        no tokens at all, or an id outside the vocabulary."""
         if order < 1:
             raise LabError(f"n-gram order = {order} must be at least 1")
         _check_ids([bos_id, eos_id], vocab_size, "bos_id and eos_id")
@@ -88,7 +86,7 @@ class NGram:
         return cls(order, vocab_size, bos_id, eos_id, tuple(orders))
 
     def log_probs(self, ids: Ids) -> Float[np.ndarray, "targets"]:
-        """Natural log of the probability of each token of a document, and of eos after them."""
+        """The natural log of the probability of each token of a document, then that of eos."""
         ids = _check_ids(ids, self.vocab_size, "the document")
         prob = np.full(self.order + len(ids), 1 / self.vocab_size)
         for order, context, node in self._walk(ids):
@@ -97,10 +95,10 @@ class NGram:
         return np.log(prob[self.order - 1 :])
 
     def distribution(self, context: Ids) -> Float[np.ndarray, "vocab"]:
-        """Probability of every token after `context`, which begins with its document."""
+        """The probability of every token after `context`, which begins with its document."""
         context = _check_ids(context, self.vocab_size, "the context")
         prob = np.full(self.vocab_size, 1 / self.vocab_size)
-        # The walk ends at the place after the context, whose own token plays no part.
+        # The walk's last position is after the context, and its own token has no effect.
         for order, nodes, _ in self._walk(context[-self.order :]):
             if nodes[-1] >= 0:
                 first = nodes[-1] * self.vocab_size
@@ -116,10 +114,9 @@ class NGram:
         rng: np.random.Generator | int,
         temperature: float = 1.0,
     ) -> list[int]:
-        """Tokens that continue `prompt`, up to eos (left out); `rng` is a generator or a seed.
+        """Random tokens that continue `prompt`, up to eos (left out); `rng` is a generator or seed.
 
-        Temperature 0 takes the most probable token; a negative one raises LabError.
-        """
+        Temperature 0 takes the most probable token; a negative one raises LabError."""
         if not temperature >= 0:
             raise LabError(f"temperature = {temperature} must be at least 0 (0: greedy)")
         rng = np.random.default_rng(rng)
@@ -137,21 +134,21 @@ class NGram:
         return ids[len(prompt) :]
 
     def sizes(self) -> list[int]:
-        """How many different n-grams of each order were seen in training."""
+        """The number of different n-grams of each order in the training text."""
         return [int(np.count_nonzero(order.kept)) for order in self.orders]
 
     def _padded(self, ids: np.ndarray) -> np.ndarray:
         return np.concatenate([np.full(self.order - 1, self.bos_id), ids, [self.eos_id]])
 
     def _walk(self, ids: np.ndarray) -> Iterator[tuple[_Order, np.ndarray, np.ndarray]]:
-        """For each order, at each place of the padded document: node of the context, of the gram.
+        """For each order and position of the padded document: the nodes of the context and the
+        n-gram.
 
-        Both are -1 where the gram was not seen in training or would begin before the document.
-        """
+        They are -1 for n-grams not seen in training, or that would begin before the document."""
         tokens = self._padded(ids)
         context = np.zeros(len(tokens), np.int64)
         for order in self.orders:
-            keys = context * self.vocab_size + tokens  # negative, so not found, without a context
+            keys = context * self.vocab_size + tokens  # negative without a context: not found
             near = np.minimum(np.searchsorted(order.keys, keys), len(order.keys) - 1)
             node = np.where(order.keys[near] == keys, near, -1)
             yield order, context, node
@@ -161,10 +158,10 @@ class NGram:
 def _tree(
     tokens: np.ndarray, starts: np.ndarray, order: int, vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each order the keys of all its grams and, at each place, the node of that ending there.
+    """For each order the keys of all its n-grams, and at each position the node of that ending
+    there.
 
-    The node is -1 where the gram would begin before its document.
-    """
+    The node is -1 if the n-gram would begin before its document."""
     context = np.zeros(len(tokens), np.int64)
     for _ in range(order):
         node = np.full(len(tokens), -1)
@@ -177,11 +174,11 @@ def _tree(
 
 
 def _counts(tree: list[tuple[np.ndarray, np.ndarray]], target: np.ndarray) -> list[np.ndarray]:
-    """c of each node, order by order; 0 for grams that only ever end in padding."""
+    """The count c of each node, order by order; 0 for n-grams that only end in padding."""
     ends = [node[target] for _, node in tree]
     counts = []
     for (keys, _), short, longer in zip(tree, ends, ends[1:], strict=False):
-        # Each different longer gram is one token before the shorter that it ends in.
+        # Each different longer n-gram adds one to the shorter one that is its suffix.
         suffix = np.full(longer.max() + 1, -1)
         suffix[longer] = short
         counts.append(np.bincount(suffix[suffix >= 0], minlength=len(keys)))
@@ -189,11 +186,11 @@ def _counts(tree: list[tuple[np.ndarray, np.ndarray]], target: np.ndarray) -> li
 
 
 def _discounts(counts: np.ndarray) -> Float[np.ndarray, "4"]:
-    """D of a count of 0, 1, 2, and 3 or more, from how many grams have a count of 1 to 4.
+    """The discounts D of counts of 0, 1, 2, and 3 or more, from how many n-grams have counts 1 to
+    4.
 
-    D_k = k - (k + 1) Y n_{k+1} / n_k, Y = n_1 / (n_1 + 2 n_2) = D_1 (Chen & Goodman 1999); k / 2
-    where the corpus is too small for an estimate between 0 and k.
-    """
+    D_k = k - (k + 1) Y n_{k+1} / n_k, Y = n_1 / (n_1 + 2 n_2) = D_1 (Chen & Goodman 1999); k / 2 if
+    the corpus is too small for an estimate between 0 and k."""
     k = np.arange(1, 4)
     n = np.bincount(np.minimum(counts, 5), minlength=6)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -26,13 +26,13 @@ from transformer_lab.text.tokenizer import (
 
 MODEL = "plain_bpe.json"
 SPECIALS = len(SPECIAL_PIECES)
-END = " "  # the end of a word, inside: no word holds white space, but it may well hold "</w>"
+END = " "  # marks the end of a word: words hold no white space, but may hold "</w>"
 
 Pair = tuple[str, str]
 
 
 def show(symbol: str) -> str:
-    """A symbol as it is printed, the end of a word as the paper's "</w>"."""
+    """A symbol as it is printed, with the end of a word as "</w>" (as in the paper)."""
     return symbol.replace(END, "</w>")
 
 
@@ -42,7 +42,7 @@ def split(word: str) -> list[str]:
 
 
 def merge(symbols: Sequence[str], pair: Pair) -> list[str]:
-    """The symbols with each occurrence of the pair, from the left, made one symbol."""
+    """The symbols with each occurrence of the pair, from left to right, merged into one."""
     merged, i = [], 0
     while i < len(symbols):
         size = 2 if tuple(symbols[i : i + 2]) == pair else 1
@@ -52,15 +52,14 @@ def merge(symbols: Sequence[str], pair: Pair) -> list[str]:
 
 
 def learn(words: Mapping[str, int]) -> Iterator[tuple[Pair, int]]:
-    """The merges of a corpus, given as word counts, each with its pair's count; until none is left.
+    """The merges learnt from word counts, each with its pair's count, until no pair is left.
 
-    Each is the most frequent adjacent pair, and of those equally frequent the lexicographically
-    smallest, the end of a word before every character. In "aaa" the pair ("a", "a") counts twice.
-    """
+    Each is the most frequent adjacent pair, of equally frequent ones the lexicographically first,
+    where the end of a word precedes every character. In "aaa" the pair ("a", "a") counts twice."""
     splits = [split(word) for word in words]
     weights = list(words.values())
     counts: Counter[Pair] = Counter()
-    places: dict[Pair, set[int]] = defaultdict(set)  # words that hold the pair, or once did
+    places: dict[Pair, set[int]] = defaultdict(set)  # words with the pair, now or once
     for i, symbols in enumerate(splits):
         for pair in pairwise(symbols):
             counts[pair] += weights[i]
@@ -69,7 +68,7 @@ def learn(words: Mapping[str, int]) -> Iterator[tuple[Pair, int]]:
     heapq.heapify(heap)
     while heap:
         count, pair = heapq.heappop(heap)
-        if -count != counts[pair]:  # has changed since; the right entry is in the heap too
+        if -count != counts[pair]:  # outdated; the heap also has the current count
             continue
         yield pair, -count
         changes: Counter[Pair] = Counter()
@@ -87,7 +86,7 @@ def learn(words: Mapping[str, int]) -> Iterator[tuple[Pair, int]]:
 
 
 def encode_word(word: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """The symbols of a word: the pair that was learnt first is merged first, until none is left."""
+    """The symbols of a word, merged in the order in which the merges were learnt."""
     symbols = split(word)
     while len(symbols) > 1:
         pair = min(pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
@@ -99,11 +98,10 @@ def encode_word(word: str, ranks: Mapping[Pair, int]) -> list[str]:
 
 @register("plain_bpe")
 class PlainBpeTokenizer(SymbolTokenizer):
-    """BPE of the words between white space, all of which returns as single spaces.
+    """BPE of the words between white space, which is decoded as single spaces.
 
-    Its vocabulary: special tokens, characters, and one symbol a merge (fewer, where two merges
-    spell the same symbol). An unknown character comes back as U+FFFD.
-    """
+    Its vocabulary: special tokens, characters, and one symbol for each merge (fewer, if two merges
+    give the same symbol). An unknown character is decoded as U+FFFD."""
 
     file_names = (MODEL,)
     lossy = "kind byte_bpe"

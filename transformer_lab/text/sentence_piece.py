@@ -1,8 +1,7 @@
-"""BPE and unigram tokenizers made by the sentencepiece library, and that of T5.
+"""BPE and unigram tokenizers made by the sentencepiece library, and T5's.
 
-With `lossless=False` a text is first normalised (NFKC, runs of white space become one space and
-the ends are trimmed), so "…" comes back as "...": such a tokenizer's output is no reference.
-"""
+With `lossless=False` a text is first normalised (NFKC; runs of white space become one space, its
+ends are trimmed), so that "…" is decoded as "...": do not use its output as a reference."""
 
 import io
 import re
@@ -28,9 +27,9 @@ from transformer_lab.text.tokenizer import (
 
 MODEL = "sentencepiece.model"
 T5_MODEL = "spiece.model"
-SENTINELS, MOST_SENTINELS = 100, 100_000  # T5's, unless its settings say otherwise as mT5's do
+SENTINELS, MOST_SENTINELS = 100, 100_000  # T5's sentinels, unless its settings differ
 SPACE_MARK = "▁"  # U+2581, how the library writes a space
-RESERVED = "▅"  # U+2585, the library's own sign: its trainer drops each line that holds one
+RESERVED = "▅"  # U+2585: the library's trainer drops lines that hold it
 THREADS = 2  # fixed, since a unigram model depends on the number of training threads
 
 # Below the trainer's 4,192 bytes a line, above which it drops the line and says nothing. A cut
@@ -41,12 +40,12 @@ LOSSLESS = {
     "normalization_rule_name": "identity",
     "add_dummy_prefix": False,
     "remove_extra_whitespaces": False,
-    "allow_whitespace_only_pieces": True,  # else an indent costs one token a space
+    "allow_whitespace_only_pieces": True,  # else each space of an indent is a token
 }
 
 
 class ModelTokenizer(Tokenizer):
-    """The pieces of one sentencepiece model."""
+    """Base of tokenizers whose tokens are the pieces of one sentencepiece model."""
 
     def __init__(self, config: TokenizerConfig, model: sentencepiece.SentencePieceProcessor):
         super().__init__(config, model.get_piece_size())
@@ -67,8 +66,8 @@ class ModelTokenizer(Tokenizer):
 
 @register("t5")
 class T5Tokenizer(ModelTokenizer):
-    """The tokenizer of a T5 directory: special ids are the model's, and sentinels stand after its
-    pieces. A decoder starts with the padding."""
+    """The tokenizer of a T5 directory: the model's special ids, and sentinels after its pieces.
+    Decoders start with the padding."""
 
     file_names = (T5_MODEL, SETTINGS)
     foreign_files = (T5_MODEL,)
@@ -94,7 +93,7 @@ class T5Tokenizer(ModelTokenizer):
 
 @register("bpe", "unigram")
 class SentencePieceTokenizer(ModelTokenizer):
-    """A sentencepiece model, with its own special tokens at 0 to 3."""
+    """A trained sentencepiece model, BPE or unigram, with our special tokens at 0 to 3."""
 
     file_names = (MODEL,)
 
@@ -145,7 +144,7 @@ class SentencePieceTokenizer(ModelTokenizer):
         return super()._encode_batch(texts)
 
     def _holds_mark(self, text: str) -> bool:
-        # The library takes a U+2581 of the text for a space: lossless spells it in bytes.
+        # The library decodes U+2581 as a space, so that a lossless tokenizer writes it as bytes.
         return self.config.lossless and SPACE_MARK in text
 
     def _model_files(self) -> dict[str, bytes]:
@@ -153,7 +152,7 @@ class SentencePieceTokenizer(ModelTokenizer):
 
 
 class _Corpus:
-    """Training lines; keeps an error of their source, which the C++ trainer would disguise."""
+    """Training lines that keep an error of their source, which the C++ trainer would hide."""
 
     def __init__(self, texts: Iterable[str]):
         self.texts = texts
@@ -174,7 +173,7 @@ class _Corpus:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The parts of a text that the trainer accepts."""
+    """The parts of a text that the trainer accepts: short, without its reserved character."""
     for part in clean(text).split(RESERVED):
         yield from (line for line in LINE.findall(part) if line.strip())
 
@@ -187,7 +186,7 @@ def _train(config: TokenizerConfig, lines: Iterator[str]) -> bytes:
         model_type=config.kind,
         # With fewer than the special tokens need, the trainer cannot say how many it needs.
         vocab_size=max(config.vocab_size, len(SPECIAL_PIECES)),
-        hard_vocab_limit=False,  # as many pieces as the texts support, where that is less
+        hard_vocab_limit=False,  # fewer pieces if the texts do not support as many
         byte_fallback=config.byte_fallback,
         character_coverage=config.character_coverage,
         pad_id=Tokenizer.pad_id,
@@ -202,7 +201,7 @@ def _train(config: TokenizerConfig, lines: Iterator[str]) -> bytes:
 
 
 def _refusal(config: TokenizerConfig, message: str) -> LabError:
-    """What the trainer's message means for the user."""
+    """The LabError that says what the trainer's message means for the user."""
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         also = ", the bytes" if config.byte_fallback else ""
         return too_small(config, int(needed[1]), f"{also} and the characters of these texts")
@@ -212,9 +211,9 @@ def _refusal(config: TokenizerConfig, message: str) -> LabError:
 
 
 def load_model(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
-    """A processor from a model file's content; `name` is for the error."""
+    """The processor of a model file's content; `name` is used in the error if it is invalid."""
     try:
-        # Without the check the library takes an empty file for a model and fails at first use.
+        # The library would accept an empty file as a model and fail when it is first used.
         if not model:
             raise ValueError("it is empty")
         return sentencepiece.SentencePieceProcessor(model_proto=model)

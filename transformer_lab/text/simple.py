@@ -27,7 +27,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class _CountedTokenizer(SymbolTokenizer):
-    """The symbols that the training texts are split into, the most frequent first."""
+    """Base of tokenizers whose vocabulary is the most frequent symbols of the training texts."""
 
     file_names = (SYMBOLS,)
     lossy = "kind byte, or bpe or unigram with byte_fallback"
@@ -45,7 +45,7 @@ class _CountedTokenizer(SymbolTokenizer):
             counts.update(cls._split(clean(text)))
         if not counts:
             raise LabError(EMPTY)
-        # By the symbol itself where counts are equal: the order of the texts plays no part.
+        # Equal counts are ordered by symbol, so that the order of the texts has no effect.
         order = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         return cls(config, order[: config.vocab_size - SPECIALS])
 
@@ -69,7 +69,7 @@ class _CountedTokenizer(SymbolTokenizer):
 
 @register("char")
 class CharTokenizer(_CountedTokenizer):
-    """One token a character (code point); an unknown one comes back as U+FFFD."""
+    """One token for each character (code point); an unknown one is decoded as U+FFFD."""
 
     @staticmethod
     def _split(text: str) -> Iterable[str]:
@@ -81,10 +81,9 @@ class CharTokenizer(_CountedTokenizer):
 
 @register("word")
 class WordTokenizer(_CountedTokenizer):
-    """One token a word or sign of punctuation, case kept.
+    """One token for each word or punctuation character, case kept.
 
-    Decoding joins with single spaces, so it is lossy: "It's on." returns as "It ' s on .".
-    """
+    Decoding joins them with single spaces, so it is lossy: "It's on." becomes "It ' s on ."."""
 
     @staticmethod
     def _split(text: str) -> Iterable[str]:
@@ -96,8 +95,8 @@ class WordTokenizer(_CountedTokenizer):
 
 @register("stem")
 class StemTokenizer(WordTokenizer):
-    """One token an English word's stem in lower case (Porter 2001), or a sign of punctuation:
-    "connected" and "connections" are "connect", and endings do not return."""
+    """One token for each English word's stem in lower case (Porter 2001), or punctuation character:
+    "connected" and "connections" are "connect", and endings are lost."""
 
     @staticmethod
     def _split(text: str) -> Iterable[str]:
@@ -115,10 +114,9 @@ def _stem(word: str) -> str:
 
 @register("byte")
 class ByteTokenizer(Tokenizer):
-    """One token a byte of UTF-8, at 4 + its value: 260 ids, nothing to train, every text returns.
+    """One token for each byte of UTF-8, with the id 4 + its value: 260 ids, and no training.
 
-    Ids that are no valid UTF-8, which a model may well produce, decode to U+FFFD.
-    """
+    Ids that are not valid UTF-8, which a model may well generate, are decoded to U+FFFD."""
 
     def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes] | None = None):
         super().__init__(config, SPECIALS + 256)

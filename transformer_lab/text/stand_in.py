@@ -1,4 +1,4 @@
-"""A tokenizer of which only the number of pieces is known, for programs that read no text."""
+"""A tokenizer of which only the vocabulary's size is known, for programs that read no text."""
 
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
@@ -16,7 +16,7 @@ PIECES = "pieces.json"
 
 
 class StandIn(Tokenizer):
-    """As many pieces as the config asks for; text is refused."""
+    """A tokenizer with the vocabulary size that the config asks for; LabError for any text."""
 
     def __init__(self, config: TokenizerConfig, size: int):
         super().__init__(config, size - config.extra_ids)
@@ -24,7 +24,7 @@ class StandIn(Tokenizer):
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str] = ()) -> Tokenizer:
-        """Of kind byte the real one, which learns nothing."""
+        """A stand-in of the config's size; for the kind byte the real tokenizer, never trained."""
         if config.kind == "byte":
             return KINDS["byte"].train(config, texts)
         return cls(config, config.vocab_size + config.extra_ids)

@@ -1,8 +1,8 @@
 """WordPiece, BERT's tokenizer: trained here, or read from `vocab.txt` or `tokenizer.json`.
 
-A word is the longest piece of the vocabulary that begins it, then the longest that goes on, written
-"##...", and so forth (Devlin et al. 2019, section 3; Schuster and Nakajima 2012). It is lossy.
-"""
+A word is divided into the longest piece of the vocabulary that begins it, then the longest that
+continues it, written "##...", and so on (Devlin 2019, section 3; Schuster and Nakajima 2012). It is
+lossy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,10 +26,10 @@ from transformer_lab.text.tokenizer import (
 
 VOCAB = "vocab.txt"
 UNKNOWN = "[UNK]"
-# By the ids 0 to 4 that they get here; files from elsewhere have them in other places.
+# In the order of their ids 0 to 4 when trained here; other files have other ids.
 SPECIALS = ("[PAD]", "[SEP]", "[CLS]", UNKNOWN, "[MASK]")
 CONTINUES = "##"
-OVERRIDES = {  # their settings, and the normalizer's
+OVERRIDES = {  # keys of the settings -> the normalizer's attributes
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
@@ -39,12 +39,11 @@ LONGEST = 100  # characters of a word; a longer one is unknown
 
 @register("wordpiece")
 class WordPieceTokenizer(HfTokenizer):
-    """BERT's pieces of words: [CLS] is the start token, [SEP] the end token.
+    """BERT's tokenizer: [CLS] is the start token, [SEP] the end token.
 
-    Control characters and U+FFFD vanish, and Chinese characters are words; lowercase takes case
-    and accents away. Files from elsewhere obey the settings in tokenizer_config.json; where those
-    do not say, a vocab.txt is lowercase if no piece has a capital.
-    """
+    Control characters and U+FFFD are dropped, and Chinese characters are words; lowercase removes
+    case and accents. Other projects' files follow the settings in tokenizer_config.json; where it
+    does not say, a vocab.txt is lowercase if no piece has a capital."""
 
     file_names = (VOCAB, PREFIX + VOCAB)
     foreign_files = (VOCAB,)
@@ -95,7 +94,7 @@ class WordPieceTokenizer(HfTokenizer):
 
 
 def is_word_piece(model: object) -> bool:
-    """Whether the "model" of a tokenizer.json is WordPiece; old files have no type."""
+    """Whether the "model" of a tokenizer.json is WordPiece; in old files it has no type."""
     return isinstance(model, dict) and "max_input_chars_per_word" in model
 
 
@@ -106,7 +105,7 @@ def _bert(
     chinese: bool = True,
     unknown: str = UNKNOWN,
 ) -> Any:
-    """A library tokenizer in the manner of BERT."""
+    """A tokenizer of the library that normalises and splits text as BERT's does."""
     lib = tokenizers()
     model = lib.models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=LONGEST)
     library = lib.Tokenizer(model)
@@ -118,7 +117,7 @@ def _bert(
 
 
 def _characters(library: Any, texts: Sequence[str]) -> list[str]:
-    """The characters that go on words, as "##x", and all of them, each sorted."""
+    """The characters that continue words, as "##x", then all characters, each sorted."""
     normal, split = library.normalizer.normalize_str, library.pre_tokenizer.pre_tokenize_str
     written = {word for text in texts for word in text.split()}
     words = {word for some in written for word, _ in split(normal(some))}
@@ -129,8 +128,8 @@ def _characters(library: Any, texts: Sequence[str]) -> list[str]:
 
 
 def _from_json(files: Mapping[str, bytes]) -> Any:
-    """The file's tokenizer under the settings beside it, which win for a class of BERT's, as in
-    Hugging Face's library; it would also take case away where they do not say, we would not."""
+    """The file's tokenizer. Settings beside it override a BERT tokenizer's, as in Hugging Face's
+    library, but if they do not state lowercasing the file's value stays."""
     library, settings = read_library(files[HEADER], HEADER), settings_in(files, SETTINGS)
     normalizer = library.normalizer
     of_bert = "Bert" in settings.get("tokenizer_class", "BertTokenizer")

@@ -1,1 +1,1 @@
-"""Formats of users' files: lines, records, tables, columns of tags, questions."""
+"""Readers of users' files: lines, records, tables, columns of tags, and questions."""

@@ -9,19 +9,18 @@ from transformer_lab.data.labelled import Tagged
 from transformer_lab.data.splits import Item
 from transformer_lab.errors import LabError
 
-_ID = re.compile(r"\d+([-.]\d+)?")  # of a line in CoNLL-U
+_ID = re.compile(r"\d+([-.]\d+)?")  # the id of a line in CoNLL-U
 
 
 def read(file: Path, text_column: str = "text", label_column: str = "label") -> list[Item]:
     """The sentences of a file; a column is a number from 1, by default the first and the last.
 
-    Columns are parted by tabs where a line has one, else by plain spaces. A line whose word is
-    -DOCSTART- begins a document, which is a group; without any, a sentence is its own. Sentences in
-    CoNLL-U are known by their ten columns: there the default columns are the form and the part of
-    speech (UPOS), comments and lines of several words (1-2) or none (1.1) are left out, and
-    "# newdoc" begins a document. Raises LabError that names file and line where a column is
-    missing.
-    """
+    Columns are separated by tabs if the line has any, else by spaces. A line whose word is
+    -DOCSTART- begins a document, which is a group; without any, each sentence is its own group.
+    CoNLL-U is recognised by its ten columns: there the default columns are the form and the part of
+    speech (UPOS), "# newdoc" begins a document, and other comments and lines of several words (1-2)
+    or none (1.1) are left out. Raises: LabError that names the file and line of a missing
+    column."""
     names = ("text", text_column), ("label", label_column)
     plain, universal = (
         [_column(*name, default) for name, default in zip(names, defaults, strict=True)]
@@ -45,7 +44,7 @@ def read(file: Path, text_column: str = "text", label_column: str = "label") -> 
 
 
 def _universal(block: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The lines of a sentence in CoNLL-U that hold one word each; none if it is in another form."""
+    """The lines with one word each of a CoNLL-U sentence; [] if it is in another format."""
     rows = [(where, line) for where, line in block if not line.startswith("#")]
     ids = [line.partition("\t")[0] for _, line in rows if line.count("\t") == 9]
     if len(ids) < len(rows) or not all(map(_ID.fullmatch, ids)):
@@ -54,7 +53,7 @@ def _universal(block: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _column(role: str, name: str, default: int) -> int:
-    if name == role:  # the name that it has in a table
+    if name == role:  # the default for tables means the default column
         return default
     if not (name.isascii() and name.isdigit() and int(name)):
         raise LabError(

@@ -1,4 +1,4 @@
-"""What all readers of users' files share: lines, JSON, the files of a folder, names of splits."""
+"""What readers of users' files share: lines, JSON, the files of a folder, names of splits."""
 
 import json
 from collections.abc import Container, Iterator
@@ -16,15 +16,14 @@ _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04
 
 
 def split_of(name: str) -> str:
-    """The split that a file or folder is named after: val, valid and dev are validation."""
+    """The split that a file or folder is named after; val, valid and dev are "validation"."""
     return _ALSO.get(name, name)
 
 
 def visible(folder: Path, pattern: str = "**/*", kinds: Container[str] = ()) -> list[Path]:
-    """The files and folders in a folder that match, in order, without what is hidden at any depth.
+    """The sorted files and folders in a folder that match, without hidden ones at any depth.
 
-    Raises LabError that names a compressed file of one of the kinds (suffixes) that are looked for.
-    """
+    Raises: LabError for a compressed file of one of the wanted kinds (suffixes)."""
     found = sorted(folder.glob(pattern))
     found = [p for p in found if not any(s[0] == "." for s in p.relative_to(folder).parts)]
     for path in found:
@@ -34,10 +33,9 @@ def visible(folder: Path, pattern: str = "**/*", kinds: Container[str] = ()) -> 
 
 
 def split_files(folder: Path, kinds: Container[str]) -> dict[str, Path]:
-    """The files of such kinds (suffixes) in a folder, by their split, or else by their name.
+    """The files of these kinds (suffixes) in a folder, by their split, else by their name.
 
-    Raises LabError that names two files of one split.
-    """
+    Raises: LabError if two files belong to one split."""
     files: dict[str, Path] = {}
     for file in visible(folder, "*", kinds):
         name = split_of(file.stem)
@@ -52,9 +50,8 @@ def split_files(folder: Path, kinds: Container[str]) -> dict[str, Path]:
 def parse_json(text: str | bytes, where: str) -> Any:
     """The value of a JSON text; lone surrogates, which no encoding can hold, become U+FFFD.
 
-    Raises LabError that names the place of what is not JSON, nested too deeply to be read, or
-    names a key of one object twice.
-    """
+    Raises: LabError with `where` in front for a text that is not JSON, is nested too deeply, or has
+    an object with the same key twice."""
     try:
         text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(text, object_pairs_hook=_object)
@@ -77,23 +74,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def lines(file: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each behind its place in words, "FILE:NUMBER"."""
+    """The lines of a file, each as its location for messages, "FILE:NUMBER", and its text."""
     return ((where, line) for _, where, line in lines_from(file))
 
 
 def lines_from(file: Path, begin: int = 0) -> Iterator[tuple[int, str, str]]:
-    """First byte, place in words and text of each line that begins at the byte `begin` or later.
+    """First byte, location and text of each line that begins at the byte `begin` or later.
 
-    A line is UTF-8 whatever the locale, and ended by LF or CRLF alone. Its place has its number
-    where the file is read from its start, else its first byte. Raises: LabError that names it.
-    """
+    A line is UTF-8 whatever the locale, and ends with LF or CRLF only. Its location has its number
+    if the file is read from the start, else its first byte. LabError for other encodings."""
     try:
         stream = file.open("rb")
     except OSError as error:
         raise LabError(f"config.data.path: cannot read {file} ({error.strerror})") from error
     with stream:
         at = begin
-        if at:  # the byte before tells whether a line begins here
+        if at:  # whether a line begins here depends on the byte before
             stream.seek(at - 1)
             at += len(stream.readline()) - 1
         for number, raw in enumerate(stream, 1):

@@ -1,9 +1,8 @@
 """Texts in text files, JSON lines, Parquet and ArrayRecord files, which may exceed the memory.
 
-A file is read in parts, so that several processes share one: a range of a text file's bytes, of a
-Parquet file's row groups, or of an ArrayRecord file's records. Nothing larger than a row, or than
-one row group, is in memory at once. A row holds the texts of a pair, or of a document the one.
-"""
+Files are read in parts, so that several processes can share one: a range of the bytes of a text
+file, of the row groups of a Parquet file, or of the records of an ArrayRecord file. At most one row
+or row group is in memory at once. A row holds the two texts of a pair, or one document."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,10 +26,9 @@ Texts = tuple[str, ...]  # (source, target), or (document,)
 
 @dataclass(frozen=True)
 class Part:
-    """What one process reads at a time: bytes, row groups or records of a file, by its suffix.
+    """A part of a file for one process: a range of bytes, row groups or records, by its suffix.
 
-    `size` is about the number of its bytes. A row that begins in the part belongs to it whole.
-    """
+    `size` is about its number of bytes. A row that begins in the part belongs to it as a whole."""
 
     file: str
     begin: int
@@ -39,12 +37,11 @@ class Part:
 
 
 def find(path: str, kind: str) -> dict[str, list[Path]] | None:
-    """The files of each split; only "train" where the path names no splits of its own.
+    """The files of each split; only "train" if the path does not name splits of its own.
 
     The path is a file, a pattern such as "data/*.jsonl", or a folder: of files, or of train,
-    validation and test, each a file or a folder of files. None for what has no parts: a folder of
-    .txt files, each of which is a document, two parallel files, or files of other kinds.
-    """
+    validation and test, each a file or a folder of files. None for what cannot be read in parts: a
+    folder of .txt files with one document each, two parallel files, or files of other kinds."""
     root = Path(path).expanduser()
     entries = visible(root, "*", SUFFIXES[kind]) if root.is_dir() else []
     if "train" in {entry.stem for entry in entries}:
@@ -68,7 +65,7 @@ def find(path: str, kind: str) -> dict[str, list[Path]] | None:
 
 
 def parts_of(file: Path, size: int) -> list[Part]:
-    """The file in parts of about `size` bytes, in order."""
+    """Divides the file into parts of about `size` bytes, in order."""
     whole = file.stat().st_size
     units = whole
     if file.suffix == ".parquet":
@@ -81,16 +78,15 @@ def parts_of(file: Path, size: int) -> list[Part]:
 
 
 def read_whole(file: Path, kind: str, names: Texts = ()) -> Iterator[Texts]:
-    """The rows of a file; a blank line between pairs is a pair of empty texts."""
+    """The rows of a whole file; a blank line between pairs gives a pair of empty texts."""
     (part,) = parts_of(file, 2**62) if file.is_file() else [Part(str(file), 0, 1, 0)]
     return read(part, kind, names, blanks=kind == "pairs")
 
 
 def read(part: Part, kind: str, names: Texts, blanks: bool = False) -> Iterator[Texts]:
-    """The rows of a part, texts as they stand. `names` are the languages of pairs.
+    """The rows of a part, with unchanged texts. `names` are the languages of pairs.
 
-    Raises: LabError that names the file and the place of what cannot be read.
-    """
+    Raises: LabError that names the file and the location of what cannot be read."""
     file = Path(part.file)
     make = _pair if kind == "pairs" else _document
     if kind == "documents" and file.suffix not in _RECORDS:
@@ -133,7 +129,7 @@ def _document(record: Any, names: Texts, where: str) -> Texts:
 
 
 def _records(part: Part) -> Iterator[tuple[str, Any]]:
-    """Each record of a Parquet or an ArrayRecord file behind its place in words."""
+    """Each record of a Parquet or ArrayRecord file, after its location for messages."""
     file, numbers = Path(part.file), range(part.begin, part.end)
     if file.suffix == ".parquet":
         for group in numbers:
@@ -148,7 +144,7 @@ def _records(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _blocks(part: Part) -> Iterator[str]:
-    """Documents between blank lines; one belongs to the part that holds the blank line before."""
+    """Documents between blank lines; each belongs to the part with the blank line before it."""
     block: list[str] = []
     owned = part.begin == 0
     for at, _, line in lines_from(Path(part.file), part.begin):
@@ -175,7 +171,7 @@ def _parquet(file: Path) -> Any:
         raise LabError("Parquet files need `pip install 'transformer_lab[parquet]'`") from None
     try:
         return parquet.ParquetFile(file)
-    except Exception as error:  # pyarrow has many kinds of its own
+    except Exception as error:  # pyarrow raises many kinds
         raise LabError(f"{file} is no Parquet file: {str(error).splitlines()[0]}") from error
 
 
@@ -183,6 +179,6 @@ def _array_record(file: Path) -> Any:
     from array_record.python.array_record_module import ArrayRecordReader
 
     reader = ArrayRecordReader(str(file))
-    if not reader.ok():  # what is wrong shows at the first use alone
+    if not reader.ok():  # errors only show when it is first used
         raise LabError(f"{file} is no ArrayRecord file, or a damaged one")
     return reader

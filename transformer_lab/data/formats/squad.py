@@ -11,13 +11,11 @@ from transformer_lab.errors import LabError
 
 
 def read(file: Path) -> list[Item]:
-    """The questions in their order; an article, else a context, is a group.
+    """The questions in order; their group is the article, or the context if it has no title.
 
-    Repeated answers stay, as the official score takes the best of all; a question without any is
-    one that its context does not answer, whether or not `is_impossible` says so. Raises LabError
-    for what is not of this format, an answer that does not stand in its context where it says, and
-    an id that comes twice.
-    """
+    Repeated answers are kept, as the official score takes the best of all. A question without
+    answers counts as impossible, whatever `is_impossible` says. Raises: LabError for other formats,
+    for an answer that is not in the context at its start, and for a repeated id."""
     content = parse_json("\n".join(line for _, line in lines(file)), str(file))
     if not isinstance(content, dict):
         raise LabError(

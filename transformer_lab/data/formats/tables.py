@@ -1,4 +1,4 @@
-"""Labelled texts in the user's own tables: CSV, TSV and JSON lines, columns by their names."""
+"""Labelled texts in the user's tables: CSV, TSV and JSON lines with named columns."""
 
 import csv
 import json
@@ -12,16 +12,15 @@ from transformer_lab.data.labelled import Example
 from transformer_lab.data.splits import Item, key
 from transformer_lab.errors import LabError, nearest
 
-csv.field_size_limit(2**31 - 1)  # a field is as long as it is, as in JSON lines
+csv.field_size_limit(2**31 - 1)  # no limit on the length of a field, as in JSON lines
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read(file: Path, text_column: str, pair_column: str, label_column: str) -> list[Item]:
-    """The rows of a .csv, .tsv or .jsonl file; an empty pair or label column: there is none.
+    """The rows of a .csv, .tsv or .jsonl file; "" as the pair or label column means none.
 
-    Labels are text (see `values`). A text is its own group. Raises LabError that names file and
-    line for a missing column, a malformed row or a row without a label.
-    """
+    Labels are text (see `values`). Each text is its own group. Raises: LabError that names the file
+    and line of a missing column, a malformed row or a row without a label."""
     settings = (("text", text_column), ("pair", pair_column), ("label", label_column))
     items = []
     for where, row in rows(file):
@@ -36,12 +35,12 @@ def read(file: Path, text_column: str, pair_column: str, label_column: str) -> l
 
 
 def rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each row of a .csv, .tsv, .jsonl or .json (then JSON lines too) file, and where it stands."""
+    """Each row of a .csv, .tsv, .jsonl or .json file (as JSON lines), after its location."""
     return _json_rows(file) if file.suffix in JSON_LINES else _table_rows(file)
 
 
 def holds_rows(file: Path) -> bool:
-    """Whether the first line of a .json file is a row by itself: no question set is such a line."""
+    """Whether the first line of a .json file is a row of its own, unlike in a set of questions."""
     line = next((line for _, line in lines(file) if line.strip()), "")
     try:
         row = parse_json(line, "")
@@ -59,7 +58,7 @@ def _check_label(label: str, where: str) -> None:
 
 
 def cell(row: dict[str, object], column: str, role: str, where: str) -> str:
-    """The text in a row's column, which config.data.{role}_column names."""
+    """The text in a row's column, which config.data.{role}_column names; else raises LabError."""
     if column not in row:
         raise LabError(
             f'{where}: no column "{column}"{nearest(column, row)}; set config.data.{role}_column'
@@ -73,7 +72,7 @@ def cell(row: dict[str, object], column: str, role: str, where: str) -> str:
 
 
 def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Quotes are CSV's alone: in a TSV they are text."""
+    """The rows of a CSV or TSV file, by column; quotes have a meaning in CSV only."""
     style = "excel-tab" if file.suffix == ".tsv" else "excel"
     quoting = csv.QUOTE_NONE if file.suffix == ".tsv" else csv.QUOTE_MINIMAL
     content = (f"{line}\n" for _, line in lines(file))
@@ -106,10 +105,9 @@ def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def values(labels: list[str | None]) -> list[str | float | None]:
-    """Numbers where every label is one and any is written with a point or exponent, else classes.
+    """The labels as numbers if all are numbers and any has a point or exponent, else as classes.
 
-    So 0 and 1 are two classes, 0.0 and 1.0 two values.
-    """
+    So 0 and 1 are two classes, while 0.0 and 1.0 are two values."""
     given = [label.strip() for label in labels if label is not None]
     numbers = given and all(map(_NUMBER.fullmatch, given))
     if numbers and not all(label.lstrip("+-").isdigit() for label in given):

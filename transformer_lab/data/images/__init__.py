@@ -1,1 +1,1 @@
-"""Images with a label: read from files and sets, augmented, and normalised."""
+"""Labelled images: read from files and data sets, augmented, and normalised."""

@@ -1,4 +1,4 @@
-"""Augmentation on the host: an image's is a function of its draw, a batch's of all of its draws."""
+"""Augmentation on the host, which depends only on the random seeds of an image or batch."""
 
 from dataclasses import dataclass, fields
 
@@ -11,13 +11,13 @@ from transformer_lab.errors import LabError
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """What is done to training images, in this order; 0 leaves a step out."""
+    """The steps applied to training images, in this order; 0 leaves a step out."""
 
-    crop_padding: int = 0  # pixels of black on each side, then a crop at random of the old size
-    flip: float = 0.0  # chance of left for right
-    operations: int = 0  # of RandAugment (Cubuk 2020), on each image
-    magnitude: float = 9.0  # of those, up to 10
-    erase: float = 0.0  # chance of a rectangle of noise (Zhong 2020)
+    crop_padding: int = 0  # black pixels added on each side before a random crop to the old size
+    flip: float = 0.0  # probability of mirroring left and right
+    operations: int = 0  # operations of RandAugment on each image (Cubuk 2020)
+    magnitude: float = 9.0  # strength of these operations, up to 10
+    erase: float = 0.0  # probability of a rectangle of noise (Zhong 2020)
     mixup: float = 0.0  # alpha of Beta(alpha, alpha), each batch's weight (Zhang 2018)
     cutmix: float = 0.0  # the same (Yun 2019); with both, each batch takes one of the two
 
@@ -30,14 +30,14 @@ class AugmentConfig:
 
     @property
     def mixes(self) -> bool:
-        """Whether labels become shares of classes."""
+        """Whether images are mixed, so that labels are distributions over classes."""
         return self.mixup > 0 or self.cutmix > 0
 
 
 def augment(
     image: UInt8[np.ndarray, "h w c"], draw: int, config: AugmentConfig
 ) -> UInt8[np.ndarray, "h w c"]:
-    """Crop, flip, RandAugment and random erasing of one image."""
+    """Crops, flips, applies RandAugment to, and randomly erases a part of one image."""
     rng = np.random.default_rng(draw)
     if pad := config.crop_padding:
         height, width = image.shape[:2]
@@ -59,10 +59,9 @@ def mix(
     draws: Int64[np.ndarray, "rows"],
     config: AugmentConfig,
 ) -> tuple[UInt8[np.ndarray, "rows h w c"], Float32[np.ndarray, "rows classes"]]:
-    """Mixup or CutMix of each row with another one; all rows are real ones.
+    """Mixup or CutMix of each row with another one; no row may be padding.
 
-    The labels' shares are those of the pixels, exactly.
-    """
+    The labels' shares are exactly those of the pixels."""
     rng = np.random.default_rng(draws)
     other = rng.permutation(len(images))
     if config.mixup and (not config.cutmix or rng.random() < 0.5):
@@ -81,14 +80,14 @@ def mix(
 
 
 def _middle(rng: np.random.Generator, size: int, length: float) -> slice:
-    """A stretch around a random middle, cut off at the edges."""
+    """A range of `length` pixels around a random middle, cut off at the edges."""
     middle = rng.integers(size)
     first, last = (round(middle + half * length) for half in (-0.5, 0.5))
     return slice(max(0, first), min(size, last))
 
 
 def _erase(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Noise over 2 to 33 % of the image, between 0.3 and 1 / 0.3 times as high as wide."""
+    """Puts noise over 2 to 33 % of the image, between 0.3 and 1 / 0.3 times as high as wide."""
     height, width, channels = image.shape
     area = rng.uniform(0.02, 1 / 3) * height * width
     ratio = np.exp(rng.uniform(np.log(0.3), -np.log(0.3)))
@@ -104,7 +103,7 @@ def _affine(picture: Image.Image, *matrix) -> Image.Image:
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix)
 
 
-# Each takes a picture and a strength in 0..1, whose sign is drawn where both are meant; the ranges
+# Each takes a picture and a strength in -1..1, whose sign is random; the ranges
 # are those of AutoAugment (Cubuk 2019, table 6).
 OPERATIONS = {
     "identity": lambda p, s: p,

@@ -1,4 +1,4 @@
-"""Batches of labelled images, all of one shape: their order, and what the host makes of them."""
+"""Batches of labelled images of one shape: their order, and how the host loads them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from transformer_lab.errors import LabError, at_least
 
 @dataclass(frozen=True)
 class ImageBatchConfig(RowCount):
-    """How batches are made, and by how many processes beside the one that trains."""
+    """Settings of image batches: their rows, and the processes that load them."""
 
     rows: int = 128  # over all devices and micro-batches
     workers: int = 0  # processes that read and augment; 0: threads. The batches are the same
@@ -28,7 +28,7 @@ class ImageBatchConfig(RowCount):
 
 
 def train_plan(images: Images, rows: int, seed: int) -> RowPlan:
-    """A new order each epoch, and a draw for each row of each step."""
+    """A plan that shuffles the images in each epoch, with a random seed for each row."""
     if not len(images):
         raise LabError("there is no image to train on")
     return RowPlan("images True", np.ones(len(images), np.int64), 1, rows, seed)
@@ -37,13 +37,13 @@ def train_plan(images: Images, rows: int, seed: int) -> RowPlan:
 def train_batches(
     plan: RowPlan, images: Images, config: AugmentConfig, classes: int, workers: int
 ) -> Batches:
-    """Augmented batches without end; see `load`."""
+    """An endless iterator over batches of augmented images; see `load`."""
     return Batches(plan, partial(load, images=images, config=config, classes=classes),
                    workers=workers)  # fmt: skip
 
 
 def in_order(images: Images, rows: int) -> Iterator[Batch]:
-    """Each image once, as it is; filler rows make the last batch as large as the others."""
+    """Each image once, not augmented; padding rows complete the last batch."""
     for first in range(0, len(images), rows):
         ids = np.full(rows, -1)
         count = min(rows, len(images) - first)
@@ -60,9 +60,8 @@ def load(
 ) -> Batch:
     """`image` uint8 [rows, h, w, c], `label` int32 [rows] and `mask` [rows], True at real rows.
 
-    Ids are row numbers, -1 for filler, and with a config draws beside them. Where it mixes images,
-    `label` is float32 [rows, classes]: the share of each class.
-    """
+    Ids are image numbers, -1 for padding, and with a config random seeds beside them. If it mixes
+    images, `label` is float32 [rows, classes]: the share of each class."""
     ids = ids.reshape(len(ids), -1)
     real = ids[:, 0] >= 0
     image = np.zeros((len(ids), *images.size, images.channels), np.uint8)

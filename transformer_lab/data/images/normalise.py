@@ -1,4 +1,4 @@
-"""The one normalisation of pixels, kept with a checkpoint."""
+"""The normalisation of pixels, which is stored with a checkpoint."""
 
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ _SAMPLE = 10_000  # images that the moments are taken from, evenly spaced
 
 
 class Normalisation(NamedTuple):
-    """Mean and standard deviation of each channel, of pixels in 0..1."""
+    """The mean and standard deviation of each channel, of pixels scaled to 0..1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __call__(self, images: Any) -> Any:
-        """uint8 [..., h, w, c] of NumPy or JAX -> float32 of mean 0 and deviation 1 by channel."""
+        """uint8 [..., h, w, c] of NumPy or JAX -> float32, normalised by channel."""
         check_bytes(images)
         scale = np.asarray([255 * std for std in self.std], np.float32)
         shift = np.asarray(self.mean, np.float32) / np.asarray(self.std, np.float32)
@@ -25,13 +25,13 @@ class Normalisation(NamedTuple):
 
 
 def check_bytes(images: Any) -> None:
-    """Refuses what a normalisation of bytes would bring to the wrong scale in silence."""
+    """Raises: LabError for images that are not uint8, which would silently be scaled wrongly."""
     if images.dtype != np.uint8:
         raise LabError(f"images of {images.dtype} are not the bytes that are normalised: uint8")
 
 
 def moments(images: Images) -> Normalisation:
-    """Those of a set, without augmentation; a channel of one value has the deviation 1."""
+    """The mean and deviation of a set's channels; a constant channel gets deviation 1."""
     counts = np.zeros((images.channels, 256), np.int64)
     for i in np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(int).tolist():
         for channel, count in enumerate(counts):

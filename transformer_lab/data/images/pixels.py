@@ -8,14 +8,14 @@ from PIL import Image
 
 from transformer_lab.errors import LabError
 
-LEVELS = "0123456789abcdefghijklmnopqrstuvwxyz"  # a character each, so that an image is a text
-_CELL, _GAP = 8, 4  # on a sheet, the side of a pixel and the space between images
+LEVELS = "0123456789abcdefghijklmnopqrstuvwxyz"  # one character for each level of grey
+_CELL, _GAP = 8, 4  # in `sheet`, the width of a pixel and the gap between images
 
 Levels = UInt8[np.ndarray, "_ h w"]  # 0 .. levels - 1
 
 
 def to_levels(images: UInt8[np.ndarray, "n y x"], shrink: int, levels: int) -> Levels:
-    """Each square of `shrink` pixels by its mean, in equal steps: floor(mean * levels / 256)."""
+    """The mean of each square of `shrink` pixels as a level: floor(mean * levels / 256)."""
     n, y, x = images.shape
     if y % shrink or x % shrink:
         raise LabError(f"task.shrink = {shrink} does not divide images of {y} x {x}: use 1")
@@ -25,13 +25,13 @@ def to_levels(images: UInt8[np.ndarray, "n y x"], shrink: int, levels: int) -> L
 
 
 def to_texts(levels: Levels) -> list[str]:
-    """Of each image its levels' characters, from left to right and then downwards."""
+    """Each image as a text with a character for each level, from left to right, then downwards."""
     letters = np.frombuffer(LEVELS.encode(), np.uint8)
     return [letters[one].tobytes().decode() for one in levels]
 
 
 def blind_bits(train: Levels, held: Levels, levels: int) -> float:
-    """Bits a pixel of `held` by how often each level stands at its place in `train`, plus 1."""
+    """Bits per pixel of `held` by each level's frequency (plus 1) at its position in `train`."""
     flat = train.reshape(len(train), -1)
     counts = 1 + np.stack([(flat == level).sum(axis=0) for level in range(levels)])
     places = held.reshape(len(held), -1).astype(np.int64)
@@ -40,7 +40,7 @@ def blind_bits(train: Levels, held: Levels, levels: int) -> float:
 
 
 def sheet(rows: Float[np.ndarray, "r c h w"], levels: int) -> bytes:
-    """A PNG of rows of images, of levels; NaN is white, as is what lies between them."""
+    """A PNG image of rows of images given as levels; NaN is white, as are the gaps between them."""
     grey = np.nan_to_num(rows * 255 / (levels - 1), nan=255).round().astype(np.uint8)
     large = grey.repeat(_CELL, axis=2).repeat(_CELL, axis=3)
     spaced = np.pad(large, ((0, 0), (0, 0), (_GAP, 0), (_GAP, 0)), constant_values=255)

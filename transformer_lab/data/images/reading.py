@@ -1,4 +1,4 @@
-"""Image files of every common kind as uint8 arrays of one form."""
+"""Reads image files of all common formats as uint8 arrays of a given size and channels."""
 
 import io
 import warnings
@@ -10,12 +10,12 @@ from PIL import Image, ImageColor, ImageOps
 
 from transformer_lab.errors import LabError, check_file
 
-# Formats that Pillow decodes by itself: some others start programs.
+# Formats that Pillow decodes by itself; for some others it would start programs.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-MAX_PIXELS = 90_000_000  # a small file may unfold to any size
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # it is an error here
+MAX_PIXELS = 90_000_000  # a small file may be decompressed to any size
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # an error here
 
-Size = tuple[int, ...]  # (height, width); (): as the image is
+Size = tuple[int, ...]  # (height, width); (): the size of the image
 
 
 def read_image(
@@ -24,12 +24,11 @@ def read_image(
     size: Size = (),
     background: str = "white",
 ) -> UInt8[np.ndarray, "h w {channels}"]:
-    """An image file, or its bytes, as grey (1 channel) or RGB (3), upright by its EXIF rotation.
+    """An image file, or its bytes, as grey (1 channel) or RGB (3), turned upright by its EXIF data.
 
-    What is transparent shows the background, a colour by name or #rrggbb; 16 bits become 8 by
-    division by 257. With a size the image is scaled to cover it and cut to its middle. Of an
-    animation, the first picture. Raises LabError that names the file if it is no whole image.
-    """
+    Transparent parts show the background, a colour by name or #rrggbb; 16 bits become 8 by division
+    by 257. With a size the image is scaled to cover it, then cropped to its middle. Of an animation
+    the first picture is read. Raises: LabError that names a file that is not a whole image."""
     name = "the image" if isinstance(source, bytes) else str(source)
     data = (
         source if isinstance(source, bytes) else check_file(Path(source).expanduser()).read_bytes()
@@ -44,7 +43,7 @@ def read_image(
                     image.draft(None, (2 * max(size),) * 2)
                 return _array(ImageOps.exif_transpose(image), channels, size, background)
         reason = f"{width} x {height} pixels are over the limit of {MAX_PIXELS:,}"
-    except Exception as error:  # of many kinds: each decoder has its own for damaged files
+    except Exception as error:  # each decoder raises its own kind for damaged files
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         if isinstance(error, Image.UnidentifiedImageError):
             reason = f"none of {', '.join(FORMATS)}"
@@ -54,7 +53,7 @@ def read_image(
 def from_array(
     array: UInt8[np.ndarray, "rows columns *c"], channels: int, size: Size = ()
 ) -> UInt8[np.ndarray, "h w {channels}"]:
-    """The same of pixels that a set holds as they are: grey [h, w] or [h, w, 1], or RGB."""
+    """The same for pixels that a data set holds as arrays: grey [h, w] or [h, w, 1], or RGB."""
     if array.dtype != np.uint8:  # a cast would make fractions black
         raise LabError(f"an image of the set has pixels of {array.dtype}: it needs bytes, uint8")
     if array.ndim == 2:
@@ -66,7 +65,7 @@ def from_array(
 
 
 def check_colour(name: str) -> None:
-    """Refuses what is no name of a colour."""
+    """Raises: LabError for a text that is neither a colour's name nor #rrggbb."""
     try:
         ImageColor.getrgb(name)
     except ValueError as error:
@@ -88,7 +87,7 @@ def _array(image: Image.Image, channels: int, size: Size, background: str) -> np
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled, where Pillow's own conversion clips."""
+    """Scales 16-bit grey to 8 bits, as Pillow's own conversion would clip it."""
     if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
         return image
     values = np.asarray(image)

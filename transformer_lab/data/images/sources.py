@@ -1,4 +1,4 @@
-"""Labelled images, whatever their source: split by class, reduced to a share, and described."""
+"""Loads labelled images from any source, split by class, and reduces them to a share."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from transformer_lab.errors import LabError
 
 
 class ImageSet(NamedTuple):
-    """A split: images as uint8 arrays, paths or bytes, and the number of each one's class."""
+    """The images of a split as uint8 arrays, paths or bytes, and the class number of each."""
 
-    items: Any  # has a length and an item at each number
+    items: Any  # a sequence of images
     labels: Any
     content: str  # text or digest that differs where the data does
 
 
 class FoundImages(NamedTuple):
-    """The splits that a set has: "train" and, of "validation" and "test", its own."""
+    """The splits that a data set has: "train", and perhaps "validation" and "test"."""
 
     parts: dict[str, ImageSet]
-    names: list[str]  # of the classes
-    channels: int  # of its images, where the config does not say
+    names: list[str]  # names of the classes
+    channels: int  # channels of the images, unless the config says otherwise
     licence: str
 
 
 @dataclass(frozen=True)
 class ImageConfig(SourceConfig):
-    """Which images to load, in which form, and how to split them."""
+    """Settings of images: the source, its files, their size and channels, and the splits."""
 
     source: str = "fashion_mnist"  # fashion_mnist | idx | digits | folders | table | tfds
     path: str = ""  # local copy of the set, or the user's folder or files
@@ -49,7 +49,7 @@ class ImageConfig(SourceConfig):
     split_seed: int = 0
     share: float = 1.0  # of each class's training images that are used; held-out ones stay
     share_seed: int = 0  # which of them; a larger share only adds some
-    skip_damaged: bool = False  # whether files that are no whole image are left out and counted
+    skip_damaged: bool = False  # whether damaged files are left out and counted
 
     KIND = "images"
 
@@ -65,10 +65,9 @@ class ImageConfig(SourceConfig):
 
 
 class Images(Sequence):
-    """Images of one form: a row is {"image": uint8 [h, w, c], "label": int}, read when asked for.
+    """A sequence of {"image": uint8 [h, w, c], "label": int}, each read when it is asked for.
 
-    `size` and `channels` are those of all rows.
-    """
+    All images have the same `size` (height, width) and `channels`."""
 
     def __init__(
         self,
@@ -93,11 +92,11 @@ class Images(Sequence):
 
     @property
     def labels(self) -> list[int]:
-        """The class of each image, by number; no image is read."""
+        """The class number of each image, found without reading the images."""
         return [int(self._labels[number]) for number in self._numbers]
 
     def classes(self) -> set[int]:
-        """The numbers of the classes that have an image here; none where labels are not at hand."""
+        """The class numbers that occur here; empty if labels must be read with the images."""
         if not isinstance(self._labels, np.ndarray):
             return set()
         return set(np.unique(self._labels[self._numbers]).tolist())
@@ -111,7 +110,7 @@ class Images(Sequence):
 
 @dataclass(frozen=True)
 class ImageSplits(Splits):
-    """The images of each split and, as `labels`, the names of the classes by number."""
+    """The images of each split; `labels` are the names of the classes by number."""
 
     content: str = ""  # SHA-256 of the data and of what the config makes of it
 
@@ -120,7 +119,7 @@ class ImageSplits(Splits):
 
 
 def load_images(config: ImageConfig) -> ImageSplits:
-    """The images of a config, fetched at first use; the same for every run with that config."""
+    """The images of a config, fetched when first used; the same for every run with that config."""
     found: FoundImages = read(config)
     report = {"read": sum(len(part.items) for part in found.parts.values())}
     whole = {split: _whole(part, config) for split, part in found.parts.items()}
@@ -151,10 +150,9 @@ def load_images(config: ImageConfig) -> ImageSplits:
 
 
 def _whole(part: ImageSet, config: ImageConfig) -> ImageSet:
-    """The part without files that are damaged; LabError that names the first unless asked to skip.
+    """The images without damaged files; LabError names the first unless the config skips them.
 
-    Each file is decoded once for this, so that none is found in the midst of a run.
-    """
+    Each file is decoded once for this, so that no damaged one stops a run later."""
     if not (isinstance(part.items, list) and all(isinstance(item, Path) for item in part.items)):
         return part
 
@@ -175,8 +173,8 @@ def _whole(part: ImageSet, config: ImageConfig) -> ImageSet:
 
 
 def _split(found: FoundImages, config: ImageConfig) -> dict[str, np.ndarray]:
-    """Row numbers of each split; one that the set lacks is cut from its training images, but no
-    test split from a folder that comes with validation images."""
+    """The image numbers of each split. A split that the set lacks is cut from its training images,
+    but no test split from a folder that has validation images."""
     numbers = {split: np.arange(len(part.items)) for split, part in found.parts.items()}
     wanted = {"validation": config.validation_share, "test": config.test_share}
     missing = [split for split in wanted if split not in numbers]
@@ -197,7 +195,7 @@ def _split(found: FoundImages, config: ImageConfig) -> dict[str, np.ndarray]:
 
 
 def _shares(labels, shares: list[float], seed: int, left: int = 0) -> list[np.ndarray]:
-    """Disjoint places, the same share of every class: at least one, while `left` others are."""
+    """Disjoint index arrays with the same share of every class, leaving at least `left` of it."""
     taken: list[list[np.ndarray]] = [[] for _ in shares]
     for label in np.unique(labels):
         order = np.random.default_rng((seed, label)).permutation(np.flatnonzero(labels == label))

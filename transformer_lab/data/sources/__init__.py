@@ -1,5 +1,4 @@
-"""Where data comes from: one file a source, found by its name.
+"""Where data comes from: each file is a source, found by its name.
 
-A file offers functions named after the kinds of examples that it has: `pairs`, `documents`,
-`labelled` and `captioned` of (config, report), and `images` of (config). They give a `Found`.
-"""
+A file offers functions named after its kinds of examples: `pairs`, `documents`, `labelled` and so
+on of (config, report), `images` and `captioned` of (config). Most of them return a `Found`."""

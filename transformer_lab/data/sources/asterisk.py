@@ -1,4 +1,4 @@
-"""Prompts of a telephone exchange, Asterisk's English ones: one speaker, 8,000 samples a second."""
+"""Asterisk's English telephone prompts: one speaker, 8,000 samples a second."""
 
 import gzip
 import re
@@ -17,11 +17,10 @@ UNSAID = re.compile(r"\[[^]]*\]|<[^>]*>|\([^)]*\)")
 
 
 def spoken(config: Any, report: Report) -> Found:
-    """The prompts whose texts the list has; prompts of one text are a group.
+    """The prompts that are in the list of texts; prompts of equal text are a group.
 
-    Some are no speech: their whole text stands in brackets, such as "[ascending tones]". What is
-    in brackets within a text is not said either.
-    """
+    Prompts whose whole text is in brackets, such as "[ascending tones]", are not speech and
+    dropped. Brackets within a text are removed, as they are not spoken."""
     places = folders(config.path, *PACKAGES)
     files = [path for place in places for path in sorted(place.rglob("*.wav"))]
     lists = [path for place in places for path in sorted(place.rglob(TEXTS))]

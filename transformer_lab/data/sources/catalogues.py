@@ -27,11 +27,10 @@ def pairs(config: Any, report: Report) -> Found:
 
 
 def read(folders: list[Path], source: str, target: str, report: Report) -> list[Item]:
-    """One row a source string, sorted by it; its own group, whatever its case.
+    """One pair for each source string, sorted by it; strings that differ in case only are a group.
 
-    The catalogues are written in English, so one of the two languages is English, and the other
-    names their folders. Of several targets the most frequent is taken, then the first in order.
-    """
+    The catalogues are written in English: one of the two languages must be English, and the other
+    names their folders. Of several targets the most frequent is taken, then the first in order."""
     if "en" not in (source, target):
         raise LabError(
             f"config.data.languages: catalogues are from or to en, not {source}-{target}"
@@ -69,7 +68,7 @@ def _files(folders: list[Path], language: str) -> list[Path]:
 
 
 def _entries(file: Path, report: Report) -> Iterator[tuple[str, str]]:
-    """English and foreign strings; for a plural, the first and the last of its forms."""
+    """English and foreign strings; of a plural the first and the last form."""
     try:
         if file.suffix == ".po":
             catalogue = polib.pofile(str(file), encoding="utf-8")

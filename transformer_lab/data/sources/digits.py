@@ -11,7 +11,7 @@ LICENCE = "CC BY 4.0 (UCI, optical recognition of handwritten digits)"
 
 
 def images(config: Any) -> FoundImages:
-    """1,797 images in one split; their 17 grey levels are stretched over 0..255."""
+    """1,797 images in one split, with their 17 grey levels scaled to 0..255."""
     from sklearn.datasets import load_digits  # slow to import
 
     data = load_digits()

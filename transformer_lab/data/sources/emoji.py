@@ -1,4 +1,4 @@
-"""Emoji as two artists drew them and as two languages call them: pictures with captions."""
+"""Emoji drawn by two artists and named in two languages: pictures with captions."""
 
 import json
 from pathlib import Path
@@ -17,12 +17,12 @@ SIDE = 64  # pixels of a picture
 
 
 def captioned(config: Any) -> Captioned:
-    """The emoji that both artists drew, by their codes."""
+    """The emoji that both artists drew, identified by their code points."""
     words = {language: _read_words(config, language) for language in config.languages}
     (other,) = (name for name in ARTISTS if name != config.artist)
     mine, others = (_files(config, artist) for artist in (config.artist, other))
     english, categories = _read_words(config, "en"), _categories(config)
-    drawn: list[Path] = []  # the file of each picture's row
+    drawn: list[Path] = []  # the file of each picture, by index
     drawn_by_other: list[Path] = []
 
     def concept(code: str, tones: bool) -> Concept:
@@ -57,18 +57,18 @@ def _package(config: Any, package: str) -> Path:
 
 
 def _bare(code: str) -> str:
-    """A sequence of code points without the selector of coloured presentation."""
+    """A sequence of code points without the selector of the coloured presentation (FE0F)."""
     return "-".join(part for part in code.upper().split("-") if part != "FE0F")
 
 
 def _files(config: Any, artist: str) -> dict[str, Path]:
-    """The picture files that one artist drew, by the code points of what they show."""
+    """The picture files of one artist, by the code points that they show."""
     folder = _package(config, f"emoji-datasource-{artist}") / "img" / artist / str(SIDE)
     return {_bare(file.stem): file for file in sorted(folder.glob("*.png"))}
 
 
 def _read_words(config: Any, language: str) -> dict[str, dict[str, Any]]:
-    """What a language says of each concept, by code; what has no category is part of others."""
+    """A language's entry for each concept, by code; entries without a category are skipped."""
     entries = _json(_package(config, WORDS) / language / "data.json")
     return {_bare(entry["hexcode"]): entry for entry in entries if "group" in entry}
 
@@ -79,7 +79,7 @@ def _categories(config: Any) -> dict[int, str]:
 
 
 def _names(entry: dict[str, Any]) -> dict[str, str]:
-    """The concept's name and those of its tones of skin, by code."""
+    """The name of the concept and of each of its tones of skin, by code."""
     return {_bare(one["hexcode"]): one["label"] for one in (entry, *entry.get("skins", ()))}
 
 
@@ -91,7 +91,7 @@ def _json(file: Path) -> Any:
 
 
 def _read_pictures(files: list[Path]) -> np.ndarray:
-    """Colours times their opacity, so that they may be scaled."""
+    """Reads pictures as RGBA with colours multiplied by opacity, which scaling needs."""
     found = np.zeros((len(files), SIDE, SIDE, 4), np.uint8)
     for row, file in zip(found, files, strict=True):
         with Image.open(file) as image:

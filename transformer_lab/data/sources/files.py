@@ -24,7 +24,7 @@ _LABELLED = (*_TABLES, *_COLUMNS, ".json")
 
 
 def own_path(config: Any, what: str = "your file or folder") -> Path:
-    """The path of a config. Raises: LabError where it is empty."""
+    """The path of a config. Raises: LabError if it is empty, which says what to give."""
     if not config.path:
         raise LabError(f'config.data.source = "{config.source}" needs config.data.path: {what}')
     return Path(config.path).expanduser()
@@ -95,7 +95,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """Tables, columns of tagged words or questions: a file for each split, or for `train` alone."""
+    """Tables, columns of tagged words, or questions: a file for each split, or only for `train`."""
     parts = {split: _labelled(file, config) for split, file in _paths(config).items()}
     rows = [item.row for part in parts.values() for item in part]
     if len(set(map(type, rows))) > 1:
@@ -116,10 +116,10 @@ def _labelled(file: Path, config: Any) -> list[Item]:
 
 
 def _set_labels(parts: dict[str, list[Item]], values: Any) -> None:
-    """Labels that are numbers as such, if they are so in all splits; else classes are strata."""
+    """Makes labels numbers if all are numbers in all splits; else the classes become strata."""
     for split, part in parts.items():
         parts[split] = [item._replace(row=item.row._replace(label=next(values))) for item in part]
-    first: dict[str, str] = {}  # class of each group, which stays together
+    first: dict[str, str] = {}  # the class of each group, as groups are not divided
     for item in parts["train"]:
         first.setdefault(item.group, item.row.label if isinstance(item.row.label, str) else "")
     parts["train"] = [item._replace(stratum=first[item.group]) for item in parts["train"]]
@@ -140,7 +140,7 @@ def _paths(config: Any) -> dict[str, Path]:
 
 
 def spoken(config: Any, report: Report) -> Found:
-    """Tables of audio files and their texts: one for each split, or for `train` alone."""
+    """Tables of audio files and their texts: one for each split, or only for `train`."""
     parts = {}
     for split, file in _paths(config).items():
         parts[split] = []
@@ -154,12 +154,12 @@ def spoken(config: Any, report: Report) -> Found:
 
 
 def place_of(row: Example, split: str, config: Any) -> str:
-    """Where a row of a split begins in the user's tables, as "file:line: "; "" of other sources."""
+    """The location of a row in the user's tables, as "file:line: "; "" for other sources."""
     if config.source == "files":
         files = _paths(config)
         for where, cells in tables.rows(files.get(split, files["train"])):
             if cells[config.text_column] == row.text:
-                label = row.label  # of a regression the number that is written there
+                label = row.label  # a label of a regression is compared as a number
                 if label is not None:
                     text = tables.cell(cells, config.label_column, "label", where).strip()
                     label = text if isinstance(label, str) else float(text)

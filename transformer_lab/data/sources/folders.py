@@ -19,8 +19,7 @@ Labelled = list[tuple[Path, str]]
 def images(config: Any) -> FoundImages:
     """CLASS/.../image, or SPLIT/CLASS/.../image with the splits train, validation and test.
 
-    Nothing hidden, at any depth, is data; val, valid and dev are names of validation.
-    """
+    Hidden files and folders are ignored; val, valid and dev also mean validation."""
     folder = own_path(config, "your files")
     if not folder.is_dir():
         raise LabError(f"config.data.path: no folder {folder}")
@@ -46,7 +45,9 @@ def _classes(folder: Path) -> Labelled:
 
 
 def with_classes(splits: dict[str, Labelled], folder: Path) -> FoundImages:
-    """Classes in order; numbers by their value. Content is known by paths and sizes alone."""
+    """Image files with classes sorted by name, or by value if all are numbers.
+
+    For speed, the content is identified by paths, sizes and labels, not by the pixels."""
     labels = {label for rows in splits.values() for _, label in rows}
     if not splits["train"]:
         raise LabError(f"{folder} holds no image to train on: see config.data.source and its path")

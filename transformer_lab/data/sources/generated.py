@@ -1,4 +1,4 @@
-"""Made-up opinions for checks that download nothing: more good words than bad, or fewer."""
+"""Generated opinions for checks without downloads: more good words than bad, or fewer."""
 
 import random
 from typing import Any
@@ -11,13 +11,13 @@ PEOPLE = ["ann", "ben", "eva", "joe", "kim", "lou", "mia", "tom"]
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """Whether more words of a text are good or bad; an odd number of them is either."""
+    """Texts with an odd number of good or bad words, labelled by which are more."""
     draw = random.Random(0)
     return found([_opinion(draw) for _ in range(ROWS)])
 
 
 def found(rows: list[LabelledRow]) -> Found:
-    """Rows that are made on the fly, each its own group."""
+    """Wraps generated rows as a source's result, each row its own group."""
     return Found({"train": [Item(str(row), row) for row in rows]}, "made on the fly")
 
 

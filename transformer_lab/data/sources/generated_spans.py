@@ -1,4 +1,4 @@
-"""Made-up questions whose answers stand in a text, for checks that download nothing."""
+"""Generated questions with answers in a text, for checks without downloads."""
 
 import random
 from typing import Any
@@ -11,7 +11,7 @@ _THINGS = ["cup", "hat", "red map", "old coin"]
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """Who has what: one in four asks for someone who is not there."""
+    """Who has what, as questions; one in four asks for a person that the text does not name."""
     draw = random.Random(0)
     return found([_ownership(draw, i) for i in range(ROWS)])
 

@@ -1,4 +1,4 @@
-"""Made-up sentences with tagged names, for checks that download nothing."""
+"""Generated sentences with tagged names, for checks without downloads."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _PLACES = ["paris", "rome", "new york", "oslo"]
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """BIO tags of people and places; a place's name after "meets" is a person's."""
+    """BIO tags of people and places; a place's name after "meets" is tagged as a person."""
     draw = random.Random(0)
     return found([Tagged(*map(list, zip(*_meeting(draw), strict=True))) for _ in range(ROWS)])
 

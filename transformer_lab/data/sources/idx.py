@@ -1,4 +1,4 @@
-"""Images in IDX files (those of MNIST and its followers), plain or gzip."""
+"""Images in IDX files, as MNIST and its successors have them, plain or gzip."""
 
 import gzip
 import hashlib
@@ -16,7 +16,7 @@ from transformer_lab.data.images.sources import FoundImages, ImageSet
 from transformer_lab.data.sources.files import own_path
 from transformer_lab.errors import LabError
 
-MAX_CLASSES = 65_536  # of a set without names: each class costs a row of the model's head
+MAX_CLASSES = 65_536  # without names, a limit, as each class is a row of the model's head
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _NAME = re.compile(r"(?:.*-)?(train|validation|valid|val|dev|test|t10k)-(images|labels)[.-].*")
 
@@ -28,9 +28,8 @@ def images(config: Any) -> FoundImages:
 def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> FoundImages:
     """The splits of a folder, at any depth, by file names such as train-images-idx3-ubyte.gz.
 
-    t10k is the test split. Or two files as "IMAGES,LABELS": the training split alone. Without
-    names the classes are called by their numbers.
-    """
+    t10k is the test split. Two files "IMAGES,LABELS" are the training split alone. Without `names`,
+    classes are named by their numbers."""
     pairs = [Path(part.strip()).expanduser() for part in path.split(",")]
     files = {"train": dict(zip(("images", "labels"), pairs, strict=True))} if len(pairs) == 2 else (
         _named(pairs[0])
@@ -53,10 +52,9 @@ def read(path: str, names: list[str] | None = None, licence: str = LICENCE) -> F
 
 
 def read_array(file: Path) -> np.ndarray:
-    """The array of an IDX file; LabError if it is cut off or something else.
+    """The array of an IDX file; LabError if it is cut off or of another format.
 
-    Of a compressed file no more is unpacked than what its header announces.
-    """
+    Of a compressed file no more is unpacked than its header announces."""
     try:
         with open(file, "rb") as plain:
             packed = plain.peek(2)[:2] == b"\x1f\x8b"

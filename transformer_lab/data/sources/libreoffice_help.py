@@ -1,4 +1,4 @@
-"""Sentence pairs from the LibreOffice help: pages whose paragraphs carry the same ids."""
+"""Sentence pairs from the LibreOffice help, whose pages have the same paragraph ids."""
 
 import html
 import re
@@ -21,7 +21,7 @@ LICENCE = "LibreOffice help: MPL-2.0"
 
 _BLOCK = re.compile(r'<(p|h[1-6])\b[^>]*?\bid="((?:par|hd)_[^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
 _SPAN = re.compile(r"<span\b[^>]*>|</span>")
-_VARIANT = re.compile(r'class="[A-Z]{3,}"')  # a wording for Calc beside another for Writer
+_VARIANT = re.compile(r'class="[A-Z]{3,}"')  # another wording for one program, such as Calc
 _BREAK = re.compile(r"<(?:br|img|td|li)\b[^>]*>")
 _TAG = re.compile(r"<[^>]*>")
 # A sentence ends at . ! or ? and the next begins with a capital or a digit, maybe quoted.
@@ -35,7 +35,7 @@ def pairs(config: Any, report: Report) -> Found:
 
 
 def documents(config: Any, report: Report) -> Found:
-    """The English pages, a paragraph a line."""
+    """The English pages as documents, with one paragraph on each line."""
     (folder,) = folders(config.path, PACKAGES["en"])
     files = sorted(folder.rglob("en-US/text/**/*.html"))
     if not files:
@@ -46,12 +46,11 @@ def documents(config: Any, report: Report) -> Found:
 
 
 def read(folders: list[Path], source: str, target: str, report: Report) -> list[Item]:
-    """Full sentences of paragraphs that both languages have, grouped by page.
+    """Full sentences of paragraphs that both languages have, grouped by page; one pair for each.
 
-    Paragraphs are joined on (page, id). A paragraph counts as unclear when its two sides do not
-    have as many sentences or hold variants for several programs; a fragment does not end like a
-    sentence; an untranslated sentence is the same on both sides. Each sentence is one pair.
-    """
+    Paragraphs are matched by (page, id). A paragraph counts as unclear if its sides have different
+    numbers of sentences, or variants for several programs; a fragment does not end like a sentence;
+    an untranslated sentence is the same on both sides."""
     roots = {language: _root(folders, language) for language in (source, target)}
     rows = []
     for file in sorted(roots[source].rglob("*.html")):
@@ -83,7 +82,7 @@ def _page_rows(
 
 
 def sections(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Page, heading and text of the English sections of two full sentences or more."""
+    """Page, heading and text of English sections with at least two full sentences."""
     root = _root([folder], "en")
     for file in sorted(root.rglob("*.html")):
         heading, body = "", []
@@ -105,7 +104,7 @@ def _text(file: Path) -> str:
 
 
 def _root(folders: list[Path], language: str) -> Path:
-    """The folder text/ of a language, at or below one of the folders."""
+    """The folder text/ of a language, at or below one of the folders; LabError if none."""
     name = FOLDERS[language]
     for folder in folders:
         for root in sorted(folder.rglob(f"{name}/text")):
@@ -115,7 +114,7 @@ def _root(folders: list[Path], language: str) -> Path:
 
 
 def blocks(page: str) -> dict[str, str]:
-    """The HTML inside each paragraph and heading that has an id, Mac variants left out."""
+    """The HTML of each paragraph and heading by its id, without variants for macOS."""
     found: dict[str, str] = {}
     for _, name, inside in _BLOCK.findall(_without_mac(page)):
         found.setdefault(name, inside)  # an embedded section repeats its ids
@@ -123,7 +122,7 @@ def blocks(page: str) -> dict[str, str]:
 
 
 def _without_mac(page: str) -> str:
-    """The page without <span class="MAC">, which gives the keys of macOS beside the others."""
+    """The page without <span class="MAC">, which repeats keys as macOS has them."""
     kept, position, depth = [], 0, 0
     for tag in _SPAN.finditer(page):
         if depth:
@@ -137,6 +136,6 @@ def _without_mac(page: str) -> str:
 
 
 def sentences(inside: str) -> list[str]:
-    """The sentences of a paragraph's HTML, as plain text."""
+    """Divides a paragraph's HTML into sentences of plain text."""
     text = fold(html.unescape(_TAG.sub("", _BREAK.sub(" ", inside))))
     return _BETWEEN.split(text) if text else []

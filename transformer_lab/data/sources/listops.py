@@ -1,10 +1,9 @@
 """ListOps (Nangia 2018) at the lengths of the Long Range Arena (Tay 2020, section 2.2.1).
 
 A node is an operator with probability 1/4, of 2 to 10 nodes, else a digit; in the tenth level all
-are digits. Operators: the smallest, the largest and the median, whose halves are cut off, and the
-sum modulo 10. Sequences are kept whose length is strictly between a quarter of `length` and
-`length` (the paper's are 500 and 2,000), the closing brackets counted. The value of all is the
-target at the last token:
+are digits. The operators are minimum, maximum, median (rounded down) and sum modulo 10. Sequences
+longer than a quarter of `length` and shorter than `length` are kept (500 and 2,000 in the paper),
+counting closing brackets. The value of the whole is the target at the last token:
 
     [MAX 2 9 [MIN 4 7 ] 0 ]   ->   9
 """
@@ -23,15 +22,15 @@ OPERATORS = {
     "[MED": lambda values: int(np.median(values)),
     "[SM": lambda values: sum(values) % 10,
 }
-TOKENS = [*"0123456789", *OPERATORS, "]"]  # the ids are places in this list
+TOKENS = [*"0123456789", *OPERATORS, "]"]  # ids are indices in this list
 VOCABULARY = len(TOKENS)
-_AT_ONCE = 4096  # trees that are drawn together; most are a single digit
+_AT_ONCE = 4096  # trees drawn at once; most are a single digit
 
 
 def sequences(
     config: Any, split: str, length: int, size: int, draw: np.random.Generator
 ) -> Sequences:
-    """As many as `size`, shorter than `length` tokens, with zeros behind them."""
+    """`size` expressions of less than `length` tokens, padded with zeros."""
     if (config.vocabulary or VOCABULARY) < VOCABULARY or length < 8:
         raise LabError(
             f"config.data.vocabulary must be {VOCABULARY} or more for listops, or unset, and "
@@ -50,10 +49,10 @@ def sequences(
 
 
 def draw_trees(draw: np.random.Generator) -> tuple[list[tuple[np.ndarray, ...]], np.ndarray]:
-    """Many trees, level by level, and the tokens of each.
+    """Many random trees, level by level, and the number of tokens in each.
 
-    Of each node of a level: its token, how many nodes it has in the next level, and the first.
-    """
+    A level gives for each of its nodes the token, the number of its nodes in the next level, and
+    the index of the first of them."""
     levels, roots = [], np.arange(_AT_ONCE)
     lengths = np.zeros(_AT_ONCE, np.int64)
     for depth in range(DEPTH):
@@ -70,8 +69,8 @@ def draw_trees(draw: np.random.Generator) -> tuple[list[tuple[np.ndarray, ...]],
 
 
 def write(levels: list[tuple[np.ndarray, ...]], tree: int) -> tuple[list[int], int]:
-    """The tokens of a tree, and its value."""
-    ids, waiting = [], [(0, tree)]  # nodes, the last one next; None closes an operator
+    """The token ids of a tree, and the value of its expression."""
+    ids, waiting = [], [(0, tree)]  # a stack of nodes; None closes an operator
     opened = [(0, values := [])]  # operators with the values of their nodes so far
     while waiting:
         if (node := waiting.pop()) is None:

@@ -1,10 +1,11 @@
-"""Multi-query associative recall (Arora 2023, section 4.1): the value that a key had before.
+"""Multi-query associative recall (Arora 2023, section 4.1): recall the value of a key.
 
 A sequence begins with pairs of a key (from the lower half of the vocabulary, but not 0) and a value
-(from the upper half), all different. Each key comes once again behind them, and there its value is
-the target. A query stands at an even distance behind the pairs: the g-th such place is chosen with
-chances as g^(gap_power - 1), so that most are near, as repeated words in a text are. All other
-places hold tokens at random. With a vocabulary of 12 and zeros in their stead (appendix A):
+(from the upper half), all different. Each key occurs once more after them, and there its value is
+the target. Queries are at even distances after the pairs: the g-th such position is chosen with
+probability proportional to g^(gap_power - 1), so that most are near, like repeated words in a text.
+All other positions hold random tokens. With a vocabulary of 12 and zeros instead of them (appendix
+A):
 
     tokens   2 8 4 7 0 0 4 0 0 0 0 0 2 0
     targets  . . . . . . 7 . . . . . 8 .
@@ -23,7 +24,7 @@ VOCABULARY = 8192
 def sequences(
     config: Any, split: str, length: int, size: int, draw: np.random.Generator
 ) -> Sequences:
-    """As many as `size`, of `length` tokens."""
+    """`size` sequences of `length` tokens, each with `pairs` targets."""
     vocabulary, pairs = config.vocabulary or VOCABULARY, config.pairs
     places = (length - 2 * pairs) // 2
     if places < pairs:
@@ -35,7 +36,7 @@ def sequences(
     values = distinct(draw, vocabulary // 2, vocabulary, (size, pairs))
     tokens = draw.integers(vocabulary, size=(size, length))
     tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-    # The highest of logarithms with Gumbel noise are draws without putting back (Vieira 2014).
+    # The largest log-weights plus Gumbel noise are samples without replacement (Vieira 2014).
     chances = (config.gap_power - 1) * np.log(np.arange(1, places + 1))
     noisy = chances + draw.gumbel(size=(size, places))
     queries = 2 * pairs + 2 * np.argsort(-noisy, axis=1)[:, :pairs]

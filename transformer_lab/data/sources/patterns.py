@@ -1,4 +1,4 @@
-"""Made-up documents for checks that download nothing."""
+"""Generated documents for checks without downloads."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ def documents(config: Any, report: Report) -> Found:
 
 
 def patterns(count: int) -> Iterator[str]:
-    """Who has which thing, said once, then asked in another order."""
+    """Texts that say who has which thing, then ask for it in another order."""
     draw = random.Random(0)
     for _ in range(count):
         owners = draw.sample(["ann", "ben", "eva", "joe", "kim", "lou", "mia", "tom"], 4)

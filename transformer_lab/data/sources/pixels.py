@@ -1,8 +1,7 @@
-"""Images as a row of grey levels; their class is the target at the last pixel (Tay 2020, 2.2.4).
+"""Images as sequences of grey levels, with the class as target at the last pixel (Tay 2020, 2.2.4).
 
-Images that are larger than the length asks for are shrunk, squares of pixels to their means: 784 is
-the length of Fashion-MNIST, 196 that of half its sides. Class c is the token c.
-"""
+Images larger than the length are shrunk to the means of squares: 784 is the length of
+Fashion-MNIST, 196 that of half its height and width. Class c is the token c."""
 
 from typing import Any
 
@@ -19,7 +18,7 @@ VOCABULARY = 256
 def sequences(
     config: Any, split: str, length: int, size: int, draw: np.random.Generator
 ) -> Sequences:
-    """The images of a split, at most `size` of them (0: all), those chosen at random."""
+    """The images of a split, or `size` of them chosen at random (0: all)."""
     found = load_images(ImageConfig(source=config.images, path=config.path, channels=1))
     images, levels = getattr(found, split), config.vocabulary or VOCABULARY
     height, width = found.train.size

@@ -1,4 +1,4 @@
-"""A toy translation set made on the fly: each target is its source's words backwards."""
+"""A generated toy translation set: each target has its source's words in reverse order."""
 
 import random
 from typing import Any
@@ -17,14 +17,14 @@ WORDS = (
 
 
 def pairs(config: Any, report: Report) -> Found:
-    """As many as the config asks for, else 2,000."""
+    """As many pairs as the limit and the held-out sizes need, or 2,000 without a limit."""
     held_out = config.validation_size + config.test_size
     count = config.max_pairs + held_out if config.max_pairs else 2000
     return Found({"train": make(count)}, LICENCE)
 
 
 def make(count: int) -> list[Item]:
-    """`count` pairs with distinct sources of 3 to 8 words, the same ones every time."""
+    """`count` pairs with distinct sources of 3 to 8 words, always the same."""
     # random() alone is promised to give the same numbers in every Python.
     draw = random.Random(0).random
     sources: dict[str, None] = {}

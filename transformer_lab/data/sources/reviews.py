@@ -16,7 +16,7 @@ _FILE = "rotten_tomatoes_corpus_full.csv.bz2"
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """The reviews in the source's order; its summaries of plots are dropped and counted."""
+    """The reviews in the source's order; its plot summaries are dropped and counted."""
     (folder,) = folders(config.path, PACKAGE)
     file = next(iter(sorted(folder.rglob(_FILE))), None)
     if file is None:

@@ -1,14 +1,13 @@
-"""Selective copying (Gu 2023, section 3.1 and appendix E.1): tokens among noise, to tell in order.
+"""Selective copying (Gu 2023, section 3.1 and appendix E.1): repeat the tokens among noise.
 
-Token 0 is noise, the last one asks for an answer, those between carry content. `remembered` tokens
-stand at random places of the noise, so that nothing but what they are tells them from it; behind
-it as many questions ask for them one by one. With 3 tokens to remember out of 2, 3 and 4:
+Token 0 is noise, the last one asks for an answer, those between are content. `remembered` content
+tokens are at random positions of the noise; after it, as many questions ask for them in order. With
+3 tokens to remember out of 2, 3 and 4:
 
     tokens   0 3 0 0 2 4 0 5 5 5
     targets  . . . . . . . 3 2 4
 
-The length counts the questions.
-"""
+The length includes the questions."""
 
 from typing import Any
 
@@ -23,7 +22,7 @@ VOCABULARY = 16
 def sequences(
     config: Any, split: str, length: int, size: int, draw: np.random.Generator
 ) -> Sequences:
-    """As many as `size`, of `length` tokens."""
+    """`size` sequences of `length` tokens, each with `remembered` targets at the end."""
     ask, count = (config.vocabulary or VOCABULARY) - 1, config.remembered
     noise = length - count
     if noise < count or ask < 2:

@@ -1,4 +1,4 @@
-"""A prepared directory: the training examples stay in their shards, as tokens."""
+"""A prepared directory as a source; training examples stay in its shards, as tokens."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from transformer_lab.errors import LabError
 
 
 def pairs(config: Any, report: Report) -> Found:
-    """The held-out pairs, and none to train on."""
+    """The held-out pairs of a prepared directory, and no pairs to train on."""
     shards = Shards(config.path)
     report.update(shards.report)
     held = {split: sum(shards.held_out(split).values(), []) for split in SPLITS[1:]}

@@ -23,10 +23,9 @@ _REPLY = re.compile(r"^((re|fwd?|aw)(\[\d+\])?\s*:\s*)+", re.IGNORECASE)
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """The e-mails below folders named after ham or spam, grouped by their thread.
+    """The e-mails below folders named after ham or spam, grouped by thread.
 
-    A thread is a subject, whatever answers and forwards put before it.
-    """
+    A thread has the same subject, without the prefixes of answers and forwards."""
     (folder,) = folders(config.path, PACKAGE)
     files = sorted(f for f in folder.rglob("*.txt") if re.search("(^|-)(ham|spam)", f.parent.name))
     if not files:
@@ -51,7 +50,7 @@ def _subject(message: Message) -> str:
 
 
 def _body(message: Message) -> str:
-    """All plain parts; where there is none, the others without their markup."""
+    """The plain text parts, or if there are none the others without their markup."""
     parts = [part for part in message.walk() if part.get_content_maintype() == "text"]
     plain = [_decoded(part) for part in parts if part.get_content_subtype() == "plain"]
     return fold(" ".join(plain or [_text_of(_decoded(part)) for part in parts]))
@@ -66,6 +65,6 @@ def _decoded(part: Message) -> str:
     for encoding in (part.get_content_charset(), "utf-8"):
         try:
             return raw.decode(encoding or "utf-8")
-        except (LookupError, ValueError):  # unknown, or not what the bytes are
+        except (LookupError, ValueError):  # an unknown encoding, or not that of the bytes
             continue
     return raw.decode("latin-1")

@@ -19,7 +19,7 @@ _IN_A_CONTEXT = 3
 _ASKED_WORDS, _MOST_WORDS = 6, 40
 _SIGNED = re.compile(r"(.+)\n[ \t]*-- ?(.+)", re.DOTALL)
 _CAPITAL = r"[A-Z][\w.'-]*"
-# A name, up to where its source tells more: a title, a place, a remark.
+# A name, up to a title, place or remark that follows it.
 _NAME = re.compile(
     rf"(?!From )({_CAPITAL}(?: (?:{_CAPITAL}|de|la|le|di|van|von|der|den)){{0,4}})"
     r"(?: in |,|;| ?[(\[]|$)"
@@ -29,8 +29,7 @@ _NAME = re.compile(
 def labelled(config: Any, report: Report) -> Found:
     """A question for each short quotation with an author's name; three make a context.
 
-    Which three stand together depends on the texts alone. A context is a group.
-    """
+    Which three are together depends on the texts alone. A context is a group."""
     (folder,) = folders(config.path, PACKAGE)
     sources: dict[str, str] = {}
     seen = set()
@@ -65,7 +64,7 @@ def _questions(first: int, block: list[str], sources: dict[str, str]) -> Iterato
 
 
 def _quotations(folder: Path) -> Iterator[tuple[str, str]]:
-    """Text and source of each signed quotation; a line with a percent sign parts them."""
+    """Text and source of each signed quotation; lines with a percent sign separate them."""
     for file in sorted(f for f in folder.rglob("*") if f.is_file() and not f.suffix):
         rows = (line for _, line in lines(file))
         for edge, quotation in groupby(rows, key=lambda line: line == "%"):

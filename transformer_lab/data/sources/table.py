@@ -15,8 +15,7 @@ from transformer_lab.errors import LabError
 def images(config: Any) -> FoundImages:
     """A .csv, .tsv or .jsonl file, or a folder with one for each split.
 
-    Paths are taken from where the table lies.
-    """
+    Paths of images are relative to the table's folder."""
     place = own_path(config, "your files")
     tables_of = {"train": place}
     if place.is_dir():

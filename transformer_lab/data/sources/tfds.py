@@ -1,4 +1,4 @@
-"""Prepared TensorFlow Datasets sets, read lazily and without TensorFlow."""
+"""Reads prepared TensorFlow Datasets lazily and without TensorFlow."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +9,7 @@ from transformer_lab.errors import LabError, nearest
 
 
 class Lazy(Sequence):
-    """Some examples of a random-access set, each read, and made into what is wanted, when asked
-    for."""
+    """Some examples of a random-access data set, each read and converted when it is asked for."""
 
     def __init__(self, examples: Sequence[Any], make: Callable[[Any], Any], numbers: range):
         self._examples, self._make, self._numbers = examples, make, numbers
@@ -19,15 +18,14 @@ class Lazy(Sequence):
         return len(self._numbers)
 
     def __getitem__(self, index):
-        """The example at an index; a slice gives another lazy sequence."""
+        """The converted example at an index; a slice gives another lazy sequence."""
         if isinstance(index, slice):
             return Lazy(self._examples, self._make, self._numbers[index])
         return self._make(self._examples[self._numbers[index]])
 
 
 def pairs(config: Any, report: Report) -> Found:
-    """Features named after the languages; a split that the set lacks is cut from the end of its
-    training split."""
+    """Pairs of the features named after the languages; missing splits are cut off train's end."""
     whole = _texts(config, config.sides(), "languages")
     train, splits = whole["train"], {}
     for split, size in (("test", config.test_size), ("validation", config.validation_size)):
@@ -39,14 +37,14 @@ def pairs(config: Any, report: Report) -> Found:
 
 
 def documents(config: Any, report: Report) -> Found:
-    """The feature "text", read into memory."""
+    """The texts of the feature "text", all read into memory."""
     found = _texts(config, ("text",), "tfds_name")
     parts = {s: [Item(t, t) for (t,) in found[s]] for s in SPLITS if found.get(s)}
     return Found(parts, _licence(config))
 
 
 def _texts(config: Any, fields: tuple[str, ...], key: str) -> dict[str, Sequence]:
-    """The texts of some features in each split; `key` is that of the config which names them."""
+    """The texts of some features in each split; `key` is the config's key for messages."""
     name, sources = config.tfds_name, prepared(config.tfds_name, config.path)
     if not sources.get("train"):
         raise LabError(f"{name} has no training examples: its splits are {', '.join(sources)}")
@@ -64,7 +62,7 @@ def _texts(config: Any, fields: tuple[str, ...], key: str) -> dict[str, Sequence
 
 
 def images(config: Any) -> FoundImages:
-    """The set's own splits; it must have the features `image` and `label`."""
+    """The splits of a data set that has the features `image` and `label`."""
     import tensorflow_datasets as tfds
 
     name, options = config.tfds_name, {"decoders": {"image": tfds.decode.SkipDecoding()}}
@@ -93,7 +91,7 @@ def _licence(config: Any) -> str:
 
 
 def prepared(name: str, folder: str, **options: Any) -> dict[str, Any]:
-    """Every split of a set that is on disk, as `tfds.data_source`; nothing is downloaded."""
+    """All splits of a data set on disk, as `tfds.data_source`; nothing is downloaded."""
     if not name:
         raise LabError('config.data.tfds_name is empty: name a set, as "wmt14_translate/de-en"')
     try:
@@ -104,7 +102,7 @@ def prepared(name: str, folder: str, **options: Any) -> dict[str, Any]:
         ) from error
     try:
         return dict(tfds.data_source(name, data_dir=folder or None, download=False, **options))
-    except Exception as error:  # of many kinds, some with pages of text
+    except Exception as error:  # the library raises many kinds, some with pages of text
         raise LabError(
             f"{name} is not prepared for random access: run `tfds build {name} "
             "--file_format=array_record` where TensorFlow is installed, and set config.data.path "
