@@ -48,7 +48,7 @@ class MaskedLanguageModeling(EncoderTask):
     one [rows, P]; `is_random` [rows], 1 where the second segment is of another document, and
     `sentence_weight` [rows], with which both losses are one sum. "[CLS] it . [MASK] [SEP] dog sat
     [SEP]", where "a" (11) is hidden, and "[CLS] dog sat . [SEP] it . [SEP]", where the "." (10) at
-    place 3 is chosen but stays:
+    position 3 is chosen but stays:
 
         tokens       [[2, 23, 10, 4, 1, 28, 25, 1], [2, 28, 25, 10, 1, 23, 10, 1]]
         tokens_mask  [[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1]]

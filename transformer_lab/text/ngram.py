@@ -141,8 +141,8 @@ class NGram:
         return np.concatenate([np.full(self.order - 1, self.bos_id), ids, [self.eos_id]])
 
     def _walk(self, ids: np.ndarray) -> Iterator[tuple[_Order, np.ndarray, np.ndarray]]:
-        """For each order and position of the padded document: the nodes of the context and the
-        n-gram.
+        """For each order and position of the padded document, the nodes of the context and the
+        gram.
 
         They are -1 for n-grams not seen in training, or that would begin before the document."""
         tokens = self._padded(ids)
@@ -158,7 +158,7 @@ class NGram:
 def _tree(
     tokens: np.ndarray, starts: np.ndarray, order: int, vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each order the keys of all its n-grams, and at each position the node of that ending
+    """For each order the keys of all n-grams, and at each position the node of the one ending
     there.
 
     The node is -1 if the n-gram would begin before its document."""
@@ -186,8 +186,7 @@ def _counts(tree: list[tuple[np.ndarray, np.ndarray]], target: np.ndarray) -> li
 
 
 def _discounts(counts: np.ndarray) -> Float[np.ndarray, "4"]:
-    """The discounts D of counts of 0, 1, 2, and 3 or more, from how many n-grams have counts 1 to
-    4.
+    """The discounts D of counts 0, 1, 2, and 3 or more, from the numbers of n-grams counted 1 to 4.
 
     D_k = k - (k + 1) Y n_{k+1} / n_k, Y = n_1 / (n_1 + 2 n_2) = D_1 (Chen & Goodman 1999); k / 2 if
     the corpus is too small for an estimate between 0 and k."""

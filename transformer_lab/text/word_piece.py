@@ -1,8 +1,7 @@
 """WordPiece, BERT's tokenizer: trained here, or read from `vocab.txt` or `tokenizer.json`.
 
-A word is divided into the longest piece of the vocabulary that begins it, then the longest that
-continues it, written "##...", and so on (Devlin 2019, section 3; Schuster and Nakajima 2012). It is
-lossy."""
+A word is the longest piece of the vocabulary that begins it, then the longest that continues it,
+written "##...", and so on (Devlin 2019, section 3; Schuster and Nakajima 2012). It is lossy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +41,7 @@ class WordPieceTokenizer(HfTokenizer):
     """BERT's tokenizer: [CLS] is the start token, [SEP] the end token.
 
     Control characters and U+FFFD are dropped, and Chinese characters are words; lowercase removes
-    case and accents. Other projects' files follow the settings in tokenizer_config.json; where it
+    case and accents. Files from elsewhere follow the settings in tokenizer_config.json; where it
     does not say, a vocab.txt is lowercase if no piece has a capital."""
 
     file_names = (VOCAB, PREFIX + VOCAB)
