@@ -40,7 +40,7 @@ SECTIONS = {"task": ClassificationConfig, **TEXTS}
 
 
 class Classification(Labelled, EncoderTask):
-    """The class of a text or of a pair of texts, or a number for it.
+    """Predicts the class of a text or of two texts, or a number for it.
 
     A batch also holds `label` [rows]: int32, or float32 for a regression. "good film" of the class
     "yes" and "bad bad" of the class "no", between the start (2) and the end (1):

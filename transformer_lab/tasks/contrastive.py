@@ -57,7 +57,7 @@ SECTIONS = {
 
 
 class Contrastive(Naming):
-    """Vectors of images and of their captions, near for those that belong together.
+    """Trains vectors of images and captions to be near for those that belong together.
 
     A batch holds `image` (uint8 [rows, h, w, c]), `tokens` (int32 [rows, length]) and
     `tokens_mask`: row i of the one belongs to row i of the other. Micro-batches are compared with

@@ -61,7 +61,7 @@ SECTIONS = {
 
 
 class ImageClassification(Labelled):
-    """The class of an image.
+    """Predicts the class of an image.
 
     A batch holds `image` (uint8 [rows, height, width, channels]), `label` (int32 [rows], or float32
     [rows, classes], the share of each class, where images are mixed) and `mask` (False at a row

@@ -41,7 +41,7 @@ SECTIONS = {
 
 
 class MaskedLanguageModeling(EncoderTask):
-    """Tokens that are hidden, and whether a second segment follows the first.
+    """Predicts hidden tokens, and whether a second segment follows the first.
 
     A batch holds `tokens`, `tokens_mask` and `types` (1 in the second segment) [rows, length];
     `places`, where tokens are hidden, `labels`, what they were, and `chosen`, True where there is

@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class QuestionAnswering(EncoderTask):
-    """The span of a context that answers a question.
+    """Finds the part of a context that answers a question.
 
     A batch also holds `start` and `end` [rows]: the answer's first and last token in the row, 0 if
     it has no answer. A row is a question with a window of its context. "who ran" asked of "n ran",

@@ -32,7 +32,7 @@ SECTIONS = {"task": SentenceEmbeddingConfig, **TEXTS}
 
 
 class SentenceEmbedding(EncoderTask):
-    """Vectors of texts, near for the two texts of a pair.
+    """Trains vectors of texts to be near for the two texts of a pair.
 
     A batch holds `tokens` and `pair`, with masks: row i of one belongs to row i of the other. "red"
     with "ball", before a row that only fills the batch:

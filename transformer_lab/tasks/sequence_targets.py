@@ -37,7 +37,7 @@ SECTIONS = {
 
 
 class SequenceTargets(Task):
-    """The tokens that are asked for at some positions of a sequence; no other position counts.
+    """Predicts the targets at some positions of a sequence; no other position counts.
 
     A batch holds `tokens`, `targets` (int32 [rows, length]: what the model has to predict at a
     position, 0 where it is not asked) and `mask` (True where it is). Associative recall with one

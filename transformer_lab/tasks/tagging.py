@@ -28,7 +28,7 @@ SECTIONS = {"task": TaggingConfig, **TEXTS}
 
 
 class Tagging(Labelled, EncoderTask):
-    """A label for each word.
+    """Predicts a label for each word.
 
     A batch also holds `tag` [rows, length]: 1 + the label at a word's first piece, else 0. "ben
     ann" and "ann", where each word is a name, the label 0:

@@ -65,7 +65,7 @@ _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 class TextToText(Translation):
-    """Pairs of texts of several tasks; the source begins with the task's name.
+    """Trains several tasks on pairs of texts; the source begins with the task's name.
 
     A batch is one of `Translation` with `task` [rows], the number of each row's task in the
     config; a packed one has `source_segments` and `target_segments` instead, the number of each

@@ -51,7 +51,7 @@ SECTIONS = {
 
 
 class Transcription(Task):
-    """What is said in a recording that is no longer than a window.
+    """Writes down what is said in a recording that is no longer than a window.
 
     A batch holds `features` (float32 [rows, frames, bands], silence after the recording), `target`
     (int32 [rows, length], ending in the end token) and its mask (True at real tokens). A window of

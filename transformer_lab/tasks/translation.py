@@ -44,7 +44,7 @@ SECTIONS = {
 
 
 class Translation(Bucketed):
-    """Sentences in one language and their translations.
+    """Translates sentences of one language to another.
 
     A batch holds `source` and `target` (int32 [rows, length], each ending in the end token) and
     their masks (True at real tokens). "d" with the translation "d", before a row that only fills

@@ -46,12 +46,12 @@ SECTIONS = {
 
 
 class WordVectors(Task):
-    """The words beside a word.
+    """Predicts the words near a word, whose vectors are the result.
 
     A batch is one of `data.word_windows.Windows`: `inputs`, a word, or with `task.cbow` its
-    neighbours; `outputs`, each word to find before those that are drawn against it; masks; and
+    neighbours; `outputs`, each word to find, then its random negative words; masks; and
     `counted`, True where there is a word to find. The last "." (4) of "the dog sat ." and of "a
-    cat ." finds "sat" (9) and "cat" (6), each against two drawn words, and nothing after it:
+    cat ." finds "sat" (9) and "cat" (6), each against two random words, and nothing after it:
 
         inputs        [[4], [4]]
         inputs_mask   [[1], [1]]

@@ -1,4 +1,4 @@
-"""Tagged sentences in columns: a word a line, its tag beside it, a blank line between sentences."""
+"""Tagged sentences in columns: a word and its tag on each line, blank lines between sentences."""
 
 import re
 from itertools import groupby
