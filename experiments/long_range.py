@@ -19,7 +19,7 @@ papers' figures beside it. Induction heads: RWKV, LSTM, and Mamba with attention
 tokens 0.743, 0.585 and 0.823; attention 0.770 and 0.099. Recall, where a guess among the 4 values
 is 0.25: Mamba with attention 1.000 (0.903 at 128 tokens), attention 0.696 (two of three seeds had
 not learned it after 1,000 steps), Mamba-2 0.368, the others 0.263 to 0.271. Selective copying:
-Mamba with attention 1.000 (0.241 at 64 tokens), attention 0.994 (0.301), LSTM 0.982 (0.942), RWKV
+Mamba with attention 1.000 (0.201 at 64 tokens), attention 0.994 (0.301), LSTM 0.982 (0.942), RWKV
 0.978 (0.842), linear 0.842, Mamba 0.803 (0.761), S4D 0.764 (0.213), Mamba-2 0.662 (0.544).
 """
 
