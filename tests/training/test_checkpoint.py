@@ -257,4 +257,7 @@ def test_a_file_where_the_checkpoints_belong_ends_the_run_with_its_line(tmp_path
     with pytest.raises(LabError, match="^checkpoint of step 1 could not be written: .*Not a dir"):
         runs.run(tiny_model(steps=1, mesh__data=-1), tmp_path)
     assert (tmp_path / "checkpoints").read_text() == "somebody's own"
-    assert {thread for thread in threading.enumerate() if not thread.daemon} <= before
+    left = {thread for thread in threading.enumerate() if not thread.daemon} - before
+    for thread in left:  # told to end, they do
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in left)
