@@ -5,10 +5,10 @@ python -m transformer_lab train --config=configs/mamba_brown.py --workdir=runs/m
 Six blocks of a selective state space and nothing else have the parameters of its four of attention
 and feed-forward, 2.28 M to 2.24 M.
 
-2026-11-29, one core (AMD EPYC) shared with other work: a step took 2.3 of `gpt_brown`'s, one after the
-other in one process (3.2 and 1.4 s with two other programs on the core), so that 1,100 steps take the
-time of its 2,600: 1.794 bits per byte on the 25 held-out documents (validation 1.827), 2.6 % above
-the 1.749 of attention.
+2026-11-29, one core (AMD EPYC) shared with other work: a step took 2.3 of `gpt_brown`'s, one after
+the other in one process (3.2 and 1.4 s with two other programs on the core), so that 1,100 steps
+take the time of its 2,600: 1.794 bits per byte on the 25 held-out documents (validation 1.827),
+2.6 % above the 1.749 of attention.
 """
 
 from pathlib import Path
