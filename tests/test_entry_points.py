@@ -156,7 +156,7 @@ for name, more in ("train", {[SMOKE, *small]!r}), ("evaluate", []):
 def test_only_commands_that_take_texts_take_words_that_are_no_flags():
     modules = {n: importlib.import_module(f"transformer_lab.commands.{n}") for n in COMMANDS}
     takers = {name for name, module in modules.items() if getattr(module, "WORDS", False)}
-    assert takers == {"merges", "neighbours", "predict", "translate", "zero_shot"}
+    assert takers == {"merges", "neighbours", "predict", "transcribe", "translate", "zero_shot"}
 
 
 @pytest.mark.parametrize(
