@@ -12,7 +12,8 @@ from pathlib import Path
 OLDER = "--xla_cpu_use_fusion_emitters=false " if version("jaxlib").startswith("0.10.") else ""
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false "
-    f"--xla_backend_optimization_level=0 {OLDER}{os.environ.get('XLA_FLAGS', '')}"
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 "
+    f"{OLDER}{os.environ.get('XLA_FLAGS', '')}"
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 CACHE = Path(tempfile.gettempdir()) / f"transformer_lab_test_cache_{os.getuid()}"
