@@ -15,7 +15,13 @@ from transformer_lab.decoding.speech import Segment
 from transformer_lab.errors import LabError
 from transformer_lab.ops.spectrograms import RATE
 from transformer_lab.tasks import objective
-from transformer_lab.tasks.abilities import Continues, EmbedsTexts, Predicts, Translates
+from transformer_lab.tasks.abilities import (
+    Continues,
+    EmbedsTexts,
+    Predicts,
+    Transcribes,
+    Translates,
+)
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
@@ -100,9 +106,7 @@ class OpenedRun:
 
     def transcribe(self, file: str | Path) -> list[Segment]:
         """What is said in a file of audio: pieces of text, each with the seconds it is heard in."""
-        if not hasattr(self.task, "transcriber"):
-            raise self._refusal("transcribe")
-        transcriber = self.task.transcriber()
+        transcriber = self._able(Transcribes, "transcribe").transcriber()
         return list(transcriber({"params": self.params}, AudioFile(file, RATE)))
 
     def encode(

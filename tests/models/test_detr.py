@@ -1,6 +1,7 @@
 """DETR: where a place stands, queries as a set, images apart, any mesh."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,12 @@ import pytest
 
 from tests.models.meshed import assert_same_on_a_mesh
 from transformer_lab.errors import LabError
-from transformer_lab.models import listened
+from transformer_lab.models import listened, need
+from transformer_lab.models.base import ImageEncoder
 from transformer_lab.models.cnn import CNNConfig
 from transformer_lab.models.detr import DETRConfig, build, example_inputs
+from transformer_lab.pretrained import describe, load
+from transformer_lab.training.imported import check_source
 
 NET = CNNConfig(stages=(1, 1), width=4, stem="small", image_size=(12, 8), channels=1, head="none")
 TINY = DETRConfig(
@@ -86,3 +90,12 @@ def test_frozen_norms_tell_no_statistic_in_training(params, frozen):
 def test_a_setting_that_cannot_be_is_one_line(change, message):
     with pytest.raises(LabError, match=message):
         replace(TINY, **change)
+
+
+def test_a_task_of_classes_and_a_run_of_it_are_refused_by_name():
+    with pytest.raises(LabError, match=r'"detr" does not go .* lacks model.classes, model.head'):
+        need("detr", ImageEncoder)
+    model = load(Path(__file__).parents[1] / "fixtures" / "vision" / "detr")
+    assert describe(model).endswith("images of 224x224, head none")
+    with pytest.raises(LabError, match="no task uses detr yet, --check alone reads it"):
+        check_source(model, Path("DIR"))

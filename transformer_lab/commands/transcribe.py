@@ -18,6 +18,7 @@ from transformer_lab.data.audio import AudioFile
 from transformer_lab.decoding.speech import TASKS, Segment
 from transformer_lab.errors import LabError
 from transformer_lab.ops.spectrograms import RATE
+from transformer_lab.tasks.abilities import Transcribes
 from transformer_lab.training.writers import log
 
 WORDS = True  # arguments that are no flags
@@ -37,7 +38,7 @@ def main(files: list[str]) -> int:
         raise LabError("no file of audio is named: transcribe FILE ... --workdir=DIR")
     trainer, params = cli.open_run()
     task = trainer.task
-    if not hasattr(task, "transcriber"):
+    if not isinstance(task, Transcribes):
         kind = cli.get_config().task.kind
         raise LabError(f"a run of {kind} does not transcribe: import_ct2 or import_hf makes one")
     changes = {"language": args.language, "task": args.task}

@@ -62,14 +62,6 @@ class AudioFile:
             raise LabError(f"{self.path}: cannot be read as audio: {reason}") from error
 
 
-def read_audio(path: str | Path, rate: int) -> Float[np.ndarray, "n"]:
-    """All samples of an audio file, with the conversions and errors of `AudioFile`."""
-    file, parts = AudioFile(path, rate), []
-    while len(part := file.take(sum(map(len, parts)), 1 << 20)):
-        parts.append(part)
-    return np.concatenate(parts)
-
-
 def _library(name: str) -> ModuleType:
     """Imports a library. Raises: LabError that says how to install it if it is missing."""
     try:

@@ -21,6 +21,8 @@ from transformer_lab.layers.told import listened as listened
 from transformer_lab.models.base import Computed as Computed
 from transformer_lab.models.base import Patches as Patches
 from transformer_lab.models.base import Pictures as Pictures
+from transformer_lab.models.base import Sees as Sees
+from transformer_lab.models.base import Texts as Texts
 from transformer_lab.models.base import Towers as Towers
 from transformer_lab.models.base import Vocabulary as Vocabulary
 

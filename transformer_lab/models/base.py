@@ -76,11 +76,17 @@ class Vocabulary(Protocol):
 
 
 @runtime_checkable
-class Pictures(Protocol):
-    """Settings of a model that classifies images."""
+class Sees(Protocol):
+    """Settings of a model that reads images alone."""
 
     image_size: tuple[int, int]  # height, width
     channels: int
+
+
+@runtime_checkable
+class Pictures(Sees, Protocol):
+    """Settings of a model that classifies images."""
+
     classes: int
     head: str  # "classes", or "none"
 

@@ -70,16 +70,6 @@ class DETRConfig(StackConfig):
         return self.backbone.channels
 
     @property
-    def classes(self) -> int:
-        """The number of kinds of objects, without the class for none."""
-        return self.labels
-
-    @property
-    def head(self) -> str:
-        """The name of the output that is computed from the states."""
-        return "objects"
-
-    @property
     def decoder(self) -> StackConfig:
         """The settings of the decoder's layers."""
         return replace(

@@ -13,7 +13,7 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError, fits
 from transformer_lab.kinds import kind as kind_of
 from transformer_lab.kinds import kinds
-from transformer_lab.models import Pictures, Towers
+from transformer_lab.models import Pictures, Sees, Texts, Towers
 from transformer_lab.pretrained.core import BOTH, LABELLED, Family, label_names, label_settings
 from transformer_lab.pretrained.generation import (
     SpecialIds,
@@ -100,7 +100,7 @@ def load(directory: str | Path) -> Pretrained:
         decode, special = read_generation(found, config.vocab_size, config.max_length, alone, notes)
     else:
         special = special_ids(found.config, record.pad)
-        headed = record.kind != "two_towers" and config.head in LABELLED
+        headed = isinstance(config, Pictures | Texts) and config.head in LABELLED
         labels = label_names(settings) if headed else []
     more = decode, special, tuple(labels), tuple(notes)
     return Pretrained(model_type, record.kind, config, params, *more)
@@ -123,7 +123,7 @@ def export(
     alone, generation = record.kind not in BOTH, None
     if RUNNERS[record.kind].generate:
         generation = write_generation(special, decode, config.max_length, alone)
-    if not isinstance(config, Pictures | Towers):
+    if not isinstance(config, Sees | Towers):
         # config.json has the special tokens too: some models compute with the padding id.
         values |= write_generation(special, None, config.max_length, alone)
     write_directory(directory, values, tensors, generation)
@@ -132,7 +132,7 @@ def export(
 def describe(model: Pretrained) -> str:
     """One line for the user: the family, its parameters, what it reads and how it generates."""
     count = sum(value.size for value in flatten_dict(model.params).values())
-    if isinstance(model.config, Pictures):
+    if isinstance(model.config, Sees):
         reads = f"images of {'x'.join(map(str, model.config.image_size))}"
     else:
         reads = f"up to {model.config.max_length} tokens"
@@ -140,7 +140,7 @@ def describe(model: Pretrained) -> str:
         reads += f" and images of {'x'.join(map(str, model.config.image.image_size))}"
     shown = f"{model.model_type}: {count:,} parameters, {reads}"
     if model.decode is None:
-        head = "none" if model.kind == "two_towers" else model.config.head
+        head = model.config.head if isinstance(model.config, Pictures | Texts) else "none"
         return f"{shown}, head {head}"
     search = f"beam {model.decode.beam_size}" if model.decode.beam_size > 1 else "greedy"
     search = "sampling" if model.decode.temperature else search

@@ -40,6 +40,14 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
+class Transcribes(Protocol):
+    """A task whose model writes down what is said in audio."""
+
+    def transcriber(self, **changes: Any) -> Any:
+        """Maps parameters and audio to segments of text; `changes` replace settings of speech."""
+
+
+@runtime_checkable
 class EmbedsTexts(Protocol):
     """A task whose model maps texts to vectors in the same space as those of images."""
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from transformer_lab import tasks
 from transformer_lab.errors import LabError
-from transformer_lab.models import Pictures, Towers
+from transformer_lab.models import Pictures, Sees, Towers
 from transformer_lab.pretrained import Pretrained
 from transformer_lab.pretrained.beside import read_pixels, read_tokenizer
 from transformer_lab.pretrained.ct2 import END
@@ -54,6 +54,8 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
 
 def check_source(model: Pretrained, source: Path) -> Any:
     """The model's tokenizer, None for a model of images. Raises: LabError if it cannot be a run."""
+    if isinstance(model.config, Sees) and not isinstance(model.config, Pictures):
+        raise LabError(f"{source}: no task uses {model.model_type} yet, --check alone reads it")
     if not isinstance(model.config, Pictures):
         return read_tokenizer(model, source)
     if model.config.head != "classes":
