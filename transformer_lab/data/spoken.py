@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
 from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, split_by_share
+from transformer_lab.errors import LabError, known
 
 
 class Spoken(NamedTuple):
@@ -21,7 +23,9 @@ class Spoken(NamedTuple):
 class SpokenConfig(SourceConfig):
     """Settings of recordings: the source, its tables and columns, the splits and a limit."""
 
-    source: str = "asterisk"  # asterisk | files
+    source: str = "asterisk"  # asterisk | described_stamps | fillets | files
+    language: str = "en"  # what is spoken, of a source with several languages
+    translated: bool = False  # texts are the English translations, of a source that has them
     path: str = ""  # local copy of the set, or the user's table or folder of tables
     audio_column: str = "audio"  # of a table, by its header: the file, from the table's folder
     text_column: str = "text"
@@ -49,3 +53,11 @@ def load_spoken(config: SpokenConfig) -> SpokenSplits:
     name = attrgetter("name")
     found = split_by_share(config, "max_examples", name, name)
     return SpokenSplits(found.train, found.validation, found.test, found.report, found.licence)
+
+
+def spoken_in(config: SpokenConfig, languages: Iterable[str], translates: bool = False) -> str:
+    """The language of a config. Raises: LabError for one that the source lacks, or for English
+    translations where it has none."""
+    if config.translated and not translates:
+        raise LabError(f"config.data.translated: {config.source} has no English translations")
+    return known(f"config.data.language: {config.source} has no ", config.language, languages)

@@ -1,4 +1,4 @@
-"""Asterisk's English telephone prompts: one speaker, 8,000 samples a second."""
+"""Asterisk's telephone prompts in English and French: one speaker each, 8,000 samples a second."""
 
 import gzip
 import re
@@ -7,11 +7,10 @@ from typing import Any
 
 from transformer_lab.data.fetch import folders
 from transformer_lab.data.splits import Found, Item, Report, fold, key
-from transformer_lab.data.spoken import Spoken
+from transformer_lab.data.spoken import Spoken, spoken_in
 from transformer_lab.errors import LabError
 
-PACKAGES = "asterisk-core-sounds-en", "asterisk-core-sounds-en-wav"
-TEXTS = "core-sounds-en.txt.gz"
+LANGUAGES = "en", "fr"
 LICENCE = "CC-BY-SA-3.0"
 UNSAID = re.compile(r"\[[^]]*\]|<[^>]*>|\([^)]*\)")
 
@@ -21,11 +20,12 @@ def spoken(config: Any, report: Report) -> Found:
 
     Prompts whose whole text is in brackets, such as "[ascending tones]", are not speech and
     dropped. Brackets within a text are removed, as they are not spoken."""
-    places = folders(config.path, *PACKAGES)
+    package = f"asterisk-core-sounds-{spoken_in(config, LANGUAGES)}"
+    places, name = folders(config.path, package, f"{package}-wav"), f"{package[9:]}.txt.gz"
     files = [path for place in places for path in sorted(place.rglob("*.wav"))]
-    lists = [path for place in places for path in sorted(place.rglob(TEXTS))]
+    lists = [path for place in places for path in sorted(place.rglob(name))]
     if not lists or not files:
-        raise LabError(f"no {TEXTS} with .wav files of Asterisk below {places[0]}")
+        raise LabError(f"no {name} with .wav files of Asterisk below {places[0]}")
     try:
         lines = gzip.decompress(lists[0].read_bytes()).decode().splitlines()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
