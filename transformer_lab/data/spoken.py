@@ -60,4 +60,4 @@ def spoken_in(config: SpokenConfig, languages: Iterable[str], translates: bool =
     translations where it has none."""
     if config.translated and not translates:
         raise LabError(f"config.data.translated: {config.source} has no English translations")
-    return known(f"config.data.language: {config.source} has no ", config.language, languages)
+    return known(f"config.data.language, for {config.source}: ", config.language, languages)
