@@ -13,10 +13,12 @@ from ml_collections import ConfigDict
 from transformer_lab.data.audio import AudioFile
 from transformer_lab.decoding.speech import Segment
 from transformer_lab.errors import LabError
+from transformer_lab.ops.pooling import normalize as normalize_to_one
 from transformer_lab.ops.spectrograms import RATE
 from transformer_lab.tasks import objective
 from transformer_lab.tasks.abilities import (
     Continues,
+    EmbedsImages,
     EmbedsTexts,
     Predicts,
     Transcribes,
@@ -112,9 +114,16 @@ class OpenedRun:
     def encode(
         self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True
     ) -> Float[np.ndarray, "n d"]:
-        """A vector for each text: an encoder's pooled states, or what the text tower gives."""
+        """A vector for each text: an encoder's pooled states, or what the text tower gives.
+
+        A run on images alone takes image files in place of texts, and gives their features.
+        """
         if isinstance(self.task, EmbedsTexts):
             return np.asarray(self.task.text_vectors(self.params, texts, self.place))
+        if isinstance(self.task, EmbedsImages):
+            images = self.task.read_images(texts)
+            vectors = self.task.image_vectors(self.params, images, self.place)
+            return np.asarray(normalize_to_one(vectors)) if normalize else vectors
         if self.config.model.kind != "encoder":
             raise self._refusal("encode texts")
         model, assets = self.task.model_config, self.task.assets()

@@ -1,8 +1,10 @@
-"""Writes vectors of texts.
+"""Writes vectors of texts or images.
 
     transformer_lab embed --source=hf:DIR < lines.txt > vectors.npy
 
-Each line becomes a row of a float32 array [lines, width], by mean pooling and of length 1 unless
+With a model of images the arguments, or else the lines on standard input, are image files, and
+their rows [files, width] the features that a classifier would read. With an encoder of texts each
+line becomes a row of a float32 array [lines, width], by mean pooling and of length 1 unless
 `--pooling` or `--nonormalize` says otherwise. `--source=DIR` (or `--workdir=DIR`) takes a run of an
 encoder that was trained here, for any task. `--target=FILE` writes to a file instead of to standard
 output.
@@ -12,6 +14,7 @@ beside the word's static vector, its row of the embedding table.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +23,18 @@ from ml_collections import ConfigDict
 
 from transformer_lab import cli, pretrained
 from transformer_lab.errors import LabError
+from transformer_lab.models import Pictures, Towers
 from transformer_lab.opened import embedding_task
-from transformer_lab.ops.pooling import POOLINGS
+from transformer_lab.ops.pooling import POOLINGS, normalize
 from transformer_lab.pretrained.beside import read_tokenizer
+from transformer_lab.tasks.abilities import EmbedsImages
 from transformer_lab.training import places, runs
 from transformer_lab.training.config import MeshConfig
+from transformer_lab.training.imported import as_task
 from transformer_lab.training.mesh import make_mesh, placer
 from transformer_lab.training.writers import log
 
-GROUP = 4096  # lines that are in memory as tokens at once
+GROUP, IMAGES = 4096, 256  # lines and images that are in memory at once
 
 
 def define() -> None:
@@ -41,26 +47,43 @@ def define() -> None:
     flags.DEFINE_string("picture", "", "The .png file to draw the word's vectors into.")
 
 
-def main(_: list[str]) -> None:
+WORDS = True  # arguments that are no flags: image files
+
+
+def main(files: list[str]) -> None:
     args = flags.FLAGS
     source = args.source or args.workdir
     if not source:
-        raise LabError("give --source=hf:DIR or --source=RUN, and the texts on standard input")
+        raise LabError(
+            "give --source=hf:DIR or --source=RUN, and texts or image files on standard input"
+        )
     if not args.target and sys.stdout.isatty():
         raise LabError("the vectors are binary: add --target=FILE, or > vectors.npy")
     if args.picture and not args.word:
         raise LabError("--picture draws the vectors of one word: say which by --word")
     task, params, place = from_hf(source[3:]) if source.startswith("hf:") else from_run(source)
-    lines = list(cli.input_lines())
+    group = GROUP
+    if images := isinstance(task, EmbedsImages):
+        embed, group = partial(image_vectors, task, params, place), IMAGES
+    elif files:
+        raise LabError(f"{files[0]}: {source} reads texts, which come on standard input")
+    else:
+        embed = partial(task.embed, params, place=place)
+    lines = files or list(cli.input_lines())
     if args.word:
+        if images:
+            raise LabError(f"--word: {source} reads images")
         write(of_word(task, params, lines, place))
         return
-    parts = [
-        task.embed(params, lines[first : first + GROUP], place)
-        for first in range(0, len(lines), GROUP)
-    ]
+    parts = [embed(lines[first : first + group]) for first in range(0, len(lines), group)]
     vectors = np.concatenate(parts) if parts else np.zeros((0, task.model_config.width), np.float32)
     write(vectors)
+
+
+def image_vectors(task, params, place, files: list[str]) -> np.ndarray:
+    """The vectors of image files [files, width], of length 1 unless --nonormalize is given."""
+    vectors = task.image_vectors(params, task.read_images(files), place)
+    return np.asarray(normalize(vectors)) if flags.FLAGS.normalize else vectors
 
 
 def write(vectors: np.ndarray) -> None:
@@ -96,6 +119,9 @@ def from_hf(directory: str):
     model = pretrained.load(directory)
     for note in model.notes:
         log(note)
+    if isinstance(model.config, Pictures | Towers):
+        _, task, mesh = as_task(model, Path(directory))
+        return task, model.params, placer(mesh)
     if model.kind != "encoder":
         raise LabError(f"--source=hf:{directory}: a {model.model_type} model is no encoder")
     assets = read_tokenizer(model, Path(directory)).to_files()
@@ -107,8 +133,10 @@ def from_run(directory: str):
     """Opens a run's directory: (task, parameters, function that puts a batch on devices)."""
     path = places.place(directory)
     config = ConfigDict(runs.stored_config(path))
+    trainer, params = runs.open_run(config, path)
+    if isinstance(trainer.task, EmbedsImages):
+        return trainer.task, params, trainer.place
     if config.model.kind != "encoder":
         raise LabError(f"--source={directory}: a run of {config.model.kind}, not of an encoder")
-    trainer, params = runs.open_run(config, path)
     task = embedding_task(trainer.task.model_config, trainer.task.assets(), *pooled())
     return task, params, trainer.place

@@ -58,6 +58,13 @@ class Block(nn.Module):
             self.attention_adapter, self.feed_forward_adapter = Adapter(cfg), Adapter(cfg)
             if self.cross:
                 self.cross_attention_adapter = Adapter(cfg)
+        if cfg.layer_scale:
+            init = nn.initializers.constant(cfg.layer_scale), (cfg.width,)
+            self.attention_scale = self.param("attention_scale", *init)
+            if cfg.feed_forward != "none":
+                self.feed_forward_scale = self.param("feed_forward_scale", *init)
+            if self.cross:
+                self.cross_attention_scale = self.param("cross_attention_scale", *init)
 
     def __call__(
         self,
@@ -143,6 +150,13 @@ class Block(nn.Module):
             if cross_attention is not None:
                 cross_attention = _then(cross_attention, self.cross_attention_adapter)
 
+        if cfg.layer_scale:
+            mixed = _scaled(mixed, self.attention_scale)
+            if cfg.feed_forward != "none":
+                forward = _scaled(forward, self.feed_forward_scale)
+            if cross_attention is not None:
+                cross_attention = _scaled(cross_attention, self.cross_attention_scale)
+
         def dropped(sublayer, key):
             whole = _then(sublayer, lambda h: dropout(h, cfg.dropout, key))
             return _then(whole, lambda h: drop_path(h, drop_rate, key)) if cfg.drop_path else whole
@@ -171,6 +185,10 @@ class Block(nn.Module):
         # DeepNorm: norm(alpha x + f(x)), so that deep stacks of post-norms train (Wang 2022).
         scaled = kept * cfg.residual_scale if cfg.norm_place == "deep" else kept
         return norm_layer(scaled + sublayer(x))
+
+
+def _scaled(sublayer, weights):
+    return _then(sublayer, lambda h: h * weights.astype(h.dtype))
 
 
 def _then(sublayer, adapter):

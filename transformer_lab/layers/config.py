@@ -87,6 +87,9 @@ class StackConfig:
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
     # The rate of dropping a sub-layer for a whole example: 0 in the first layer, this in the last
     drop_path: float = 0.0
+    # What each sub-layer adds is multiplied by a vector of weights, which begin at this
+    # (Touvron 2021b, section 2.1). 0: no such weights
+    layer_scale: float = 0.0
     mixer: MixerConfig = MixerConfig()  # what mixes the positions, if it is not attention
     experts: ExpertsConfig = ExpertsConfig()  # for feed_forward = "experts"
     # The kinds of the layers, repeated to the last: names of mixers, or "full" for attention to all
@@ -111,7 +114,7 @@ class StackConfig:
         fractions(self, "model", *(name for name in FRACTIONS if hasattr(self, name)))
         sizes = "layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"
         at_least(self, "model", 1, *sizes)
-        at_least(self, "model", 0, "adapter_width", "window", "halved_every")
+        at_least(self, "model", 0, "adapter_width", "window", "halved_every", "layer_scale")
         for kind in self.layer_kinds:
             mixer, slash, forward = kind.partition("/")
             known("model.layer_kinds: ", mixer, ("full", *KINDS))

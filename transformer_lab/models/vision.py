@@ -20,7 +20,7 @@ from transformer_lab.ops.patches import grid_sinusoids, patch_grid, resize_posit
 
 OWN = {
     "positions": (*CHOICES["positions"], "sincos2d"),
-    "pooling": ("class", "mean", "attention"),
+    "pooling": ("class", "mean", "class_mean", "attention"),
     "distillation": ("none", "token", "heads"),
     "head": ("none", "classes"),
     "pre_logits_activation": tuple(ACTIVATIONS),
@@ -44,7 +44,9 @@ class VisionConfig(StackConfig):
     channels: int = 3
     patch_bias: bool = True
     embedding_norm: bool = False  # a norm before the first layer, as in CLIP
-    pooling: str = "class"  # a token of its own | mean of the patches | attention (Zhai 2022)
+    # class: a token of its own; mean: of the patches; class_mean: both, one after the other (Oquab
+    # 2023); attention (Zhai 2022)
+    pooling: str = "class"
     # token: a second token before the patches (Touvron 2021); heads: with its own classifier
     distillation: str = "none"
     pre_logits: int = 0  # width of a layer after pooling; 0: none
@@ -79,7 +81,7 @@ class VisionConfig(StackConfig):
     @property
     def extra(self) -> int:
         """The number of tokens before the patches."""
-        return (self.pooling == "class") + (self.distillation != "none")
+        return self.pooling.startswith("class") + (self.distillation != "none")
 
     @property
     def tokens(self) -> int:
@@ -132,6 +134,7 @@ class Vision(Model):
         features = {
             "class": lambda: hidden[:, 0],
             "mean": lambda: hidden.mean(axis=1),
+            "class_mean": lambda: jnp.concatenate([hidden[:, 0], hidden[:, 1:].mean(axis=1)], 1),
             "attention": lambda: self.pool(hidden),
         }[cfg.pooling]()
         if cfg.pre_logits:

@@ -180,7 +180,7 @@ def _vision(config: Any, params: Any, inputs: Inputs) -> dict[str, Output]:
     """The states, the first layer's attention weights, and the outputs of pooler and heads."""
     (out,), weights = _compiled("vision", config, "encoder", None)(params, _images(inputs))
     found = {"last_hidden_state": out["hidden"], "attention_layer0": weights}
-    if config.pre_logits:
+    if config.pre_logits or config.layer_scale:  # DINOv2 calls the class token's state so
         found["pooler_output"] = out["features"]
     if "logits" in out:
         found["logits"] = out["logits"]

@@ -48,6 +48,17 @@ class Transcribes(Protocol):
 
 
 @runtime_checkable
+class EmbedsImages(Protocol):
+    """A task whose model maps images to vectors."""
+
+    def read_images(self, paths: Sequence[str]) -> Any:
+        """Image files in the model's size and channels: uint8 [images, height, width, channels]."""
+
+    def image_vectors(self, params: Params, images: Any, place: Place) -> Any:
+        """One vector for each image: an array [images, width]."""
+
+
+@runtime_checkable
 class EmbedsTexts(Protocol):
     """A task whose model maps texts to vectors in the same space as those of images."""
 

@@ -61,7 +61,7 @@ SECTIONS = {
 
 
 class ImageClassification(Labelled):
-    """Predicts the class of an image.
+    """Predicts the class of an image; a model without classes gives the features of one alone.
 
     A batch holds `image` (uint8 [rows, height, width, channels]), `label` (int32 [rows], or float32
     [rows, classes], the share of each class, where images are mixed) and `mask` (False at a row
@@ -89,6 +89,8 @@ class ImageClassification(Labelled):
         """Adds an output for each class, and the size and channels of the data's images."""
         size, channels, classes = self.size, self.channels, len(self.labels)
         form = {"image_size": size, "channels": channels}
+        if not classes:
+            return replace(model_config, head="none", **form)
         return replace(model_config, head="classes", classes=classes, **form)
 
     # The form of the images.
@@ -117,6 +119,10 @@ class ImageClassification(Labelled):
     def read(self, path: str) -> UInt8[np.ndarray, "h w c"]:
         """Reads an image file in the model's size and channels, not yet normalised."""
         return read_image(path, self.channels, self.size, self.data_config.background)
+
+    def read_images(self, paths: Sequence[str]) -> UInt8[np.ndarray, "n h w c"]:
+        """Reads several image files."""
+        return np.stack([self.read(path) for path in paths])
 
     def train_labels(self) -> Iterator[str]:
         return (self.labels[i] for i in self.examples("train").labels)
@@ -159,7 +165,7 @@ class ImageClassification(Labelled):
         if self.data.labels != self.labels:
             raise LabError(
                 f"the data has the classes {', '.join(self.data.labels)[:200]}, the checkpoint "
-                f"{', '.join(self.labels)[:200]}: train on data with the same ones"
+                f"{', '.join(self.labels)[:200] or 'none'}: train on data with the same ones"
             )
         return super().examples(split)
 
@@ -217,17 +223,37 @@ class ImageClassification(Labelled):
         return jax.jit(measure)
 
     @cached_property
-    def _logits(self) -> Callable[[Params, Batch], Array]:
-        return jax.jit(lambda params, batch: self.apply(params, batch)["logits"])
+    def _outputs(self) -> Callable[[Params, Batch], dict[str, Array]]:
+        kept = "features", "logits"
+
+        def outputs(params, batch):
+            return {k: v for k, v in self.apply(params, batch).items() if k in kept}
+
+        return jax.jit(outputs)
+
+    def _output(self, name: str, params: Params, images: np.ndarray, place: Place) -> np.ndarray:
+        """One of the model's outputs for each image: "features" or "logits"."""
+        found = []
+        for image, count in parts_of(images, self.batch.rows):
+            batch = place({"image": image, "mask": np.arange(len(image)) < count})
+            found.append(np.asarray(self._outputs(params, batch)[name])[:count])
+        return np.concatenate(found)
+
+    def image_vectors(
+        self, params: Params, images: UInt8[np.ndarray, "n h w c"], place: Place
+    ) -> Float[np.ndarray, "n d"]:
+        """The features of each image, which a classifier reads."""
+        return self._output("features", params, images, place)
 
     def predict(self, params: Params, paths: Sequence[str], place: Place) -> list[dict]:
         """The likeliest class of each image file, and the probabilities of all classes."""
-        chances = []
-        images = np.stack([self.read(path) for path in paths])
-        for image, count in parts_of(images, self.batch.rows):
-            batch = place({"image": image, "mask": np.arange(len(image)) < count})
-            chances += [*np.asarray(jax.nn.softmax(self._logits(params, batch)))[:count]]
-        rows = zip(paths, chances, strict=True)
+        if not self.labels:
+            raise LabError(
+                "the model has no classes to predict: embed gives its vectors, and "
+                "train --init_from=RUN adds classes"
+            )
+        logits = self._output("logits", params, self.read_images(paths), place)
+        rows = zip(paths, np.asarray(jax.nn.softmax(logits)), strict=True)
         return [{"image": path, **self.likeliest(row)} for path, row in rows]
 
     # What the run reports and keeps.

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_lab import tasks
@@ -33,6 +34,10 @@ TASKS = {  # the task of the run, by the model's kind or its head
 }
 
 
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+PIXELS = {"dinov2": IMAGENET}  # what a family's models were trained on, if no file says it
+
+
 def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) -> None:
     """Writes a run at step 0 with the model's parameters, settings and tokenizer.
 
@@ -41,15 +46,20 @@ def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) 
     """
     path = place(workdir)
     runs.refuse_taken(path, "--workdir")
-    tokenizer = check_source(model, Path(source))
-    config = run_config(model, tokenizer)
-    if isinstance(model.config, Pictures | Towers):
-        config.task.update(read_pixels(Path(source)))
-    resolved = resolve(config)
-    mesh = make_mesh(resolved.run.mesh)
-    task = runs.build_task(resolved, run_assets(model, tokenizer), mesh)
+    config, task, mesh = as_task(model, Path(source))
     runs.write_new(config, task, mesh, model.params, path)
     log(f"{path} holds the model as a run: use it, or train on with --init_from={path}")
+
+
+def as_task(model: Pretrained, source: Path) -> tuple[ConfigDict, Any, Mesh]:
+    """The config of a run with the model, its task, and the mesh of the devices."""
+    tokenizer = check_source(model, source)
+    config = run_config(model, tokenizer)
+    if isinstance(model.config, Pictures | Towers):
+        config.task.update(read_pixels(source) or PIXELS.get(model.model_type, {}))
+    resolved = resolve(config)
+    mesh = make_mesh(resolved.run.mesh)
+    return config, runs.build_task(resolved, run_assets(model, tokenizer), mesh), mesh
 
 
 def check_source(model: Pretrained, source: Path) -> Any:
@@ -58,8 +68,6 @@ def check_source(model: Pretrained, source: Path) -> Any:
         raise LabError(f"{source}: no task uses {model.model_type} yet, --check alone reads it")
     if not isinstance(model.config, Pictures):
         return read_tokenizer(model, source)
-    if model.config.head != "classes":
-        raise LabError(f"{source}: the model has no classes, and a run of images needs some")
     return None
 
 
@@ -67,12 +75,14 @@ def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
     """The files that the task needs: the tokenizer's, or the images' size; and the labels."""
     labels, images = list(model.labels), tasks.objective("image_classification")
     if tokenizer is None:
-        labels = labels or [f"class {i}" for i in range(model.config.classes)]
+        count = model.config.classes if model.config.head == "classes" else 0
+        labels = labels or [f"class {i}" for i in range(count)]
         form = {"size": model.config.image_size, "channels": model.config.channels}
         files = {images.FORM: json.dumps(form).encode()}
     else:
         files = tokenizer.to_files()
-    return files | ({images.LABELS: json.dumps(labels).encode()} if labels else {})
+    named = labels or tokenizer is None
+    return files | ({images.LABELS: json.dumps(labels).encode()} if named else {})
 
 
 def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
