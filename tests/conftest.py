@@ -46,3 +46,18 @@ def _bounded_memory():
     if status.exists() and int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test of many cases, `each_run(ID, ...)` names those of each run; the others are slow."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("each_run"):
+            cases.setdefault((item.path, item.originalname), {})[item.callspec.id] = item
+    for found in cases.values():
+        kept = next(iter(found.values())).get_closest_marker("each_run").args
+        if len(found) > len(kept) and not found.keys() >= set(kept):
+            raise pytest.UsageError(f"each_run names no case: {sorted(set(kept) - found.keys())}")
+        for name in found.keys() - set(kept):
+            found[name].add_marker(pytest.mark.slow)

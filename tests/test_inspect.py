@@ -26,6 +26,7 @@ def printed(*arguments):
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if row[0].strip()}
 
 
+@pytest.mark.slow
 def test_every_preset_has_a_row_with_its_figures():
     rows = printed("--table=decoders", "--devices=1024", "--peak_tflops=312", "--tokens=300e9")
     assert rows.keys() == TABLES["decoders"].keys()
@@ -52,6 +53,7 @@ def test_days_follow_the_papers_tokens_and_are_unknown_without():
         inspect.days(gpt3)
 
 
+@pytest.mark.slow
 def test_the_encoder_decoders_keep_their_table(capsys):
     inspect.show([inspect.preset_row(*item) for item in TABLES["encoder_decoders"].items()])
     lines = capsys.readouterr().out.splitlines()

@@ -71,6 +71,7 @@ def check_sizes(splits, dropped, counts):
     assert sum(map(len, names)) == len(set.union(*names)) == sum(counts)
 
 
+@pytest.mark.slow
 def test_the_real_brown_corpus_has_its_known_sizes_in_all_its_uses(monkeypatch):
     if not cached(brown.PACKAGE):
         pytest.skip("the Brown corpus is not in the cache")

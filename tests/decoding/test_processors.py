@@ -28,6 +28,7 @@ def model():
     return Model()
 
 
+@pytest.mark.each_run("settings0-ids0-None", "settings3-ids3-None", "settings5-ids5--11.8996")
 @pytest.mark.parametrize(
     ("settings", "ids", "score"),
     [  # The reference implementation's own generations after 1 8 6 8, with its name of each.

@@ -200,6 +200,7 @@ MEASURED = {  # acts, parameters, unique, a shift is one map, any length, odd wi
 }
 
 
+@pytest.mark.each_run("rope", "t5")
 @pytest.mark.parametrize("kind", MEASURED)
 def test_the_table_measures_what_is_known_of_a_kind(kind):
     acts, parameters, unique, shift, any_length, odd_width, least = MEASURED[kind]

@@ -115,6 +115,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.each_run("parallel_rms")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scan_and_remat_change_neither_start_nor_loss_nor_gradient(variant):
     x, memory = (normal(2, 5 + n, 12) for n in (1, 2))

@@ -86,6 +86,15 @@ def continued(model, params, pads):
     return np.take_along_axis(np.concatenate([first, *rest], axis=1), found, axis=1), state
 
 
+@pytest.mark.each_run(
+    "learned",
+    "rope",
+    "alibi_window",
+    "t5",
+    "transformer_xl_window",
+    "every_layer",
+    "grouped_parallel",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_token_changes_no_logit_before_it_and_all_after_it(kind):
     model, _, full = make(kind)
@@ -140,6 +149,15 @@ def test_a_prefix_is_seen_by_its_own_document_alone():
     np.testing.assert_array_equal(moved(out)[:5, :5], want[:5, :5])
 
 
+@pytest.mark.each_run(
+    "learned",
+    "rope",
+    "alibi_window",
+    "t5",
+    "transformer_xl_window",
+    "every_layer",
+    "grouped_parallel",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_decoding_equals_the_full_forward_in_chunks_of_1_and_2(kind):
     model, params, full = make(kind)
@@ -154,6 +172,15 @@ def test_cached_decoding_equals_the_full_forward_in_one_chunk(kind):
     np.testing.assert_allclose(cached(model, params, [6])[0], full, atol=1e-4)
 
 
+@pytest.mark.each_run(
+    "learned",
+    "rope",
+    "alibi_window",
+    "t5",
+    "transformer_xl_window",
+    "every_layer",
+    "grouped_parallel",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_prefill_with_padding_on_the_left_and_then_steps_equal_the_full_forward(kind):
     """The prompts have 6 and 4 tokens; 6 are more than a window, whose cache does not grow."""
@@ -164,6 +191,15 @@ def test_prefill_with_padding_on_the_left_and_then_steps_equal_the_full_forward(
     assert {x.shape for x in jax.tree.leaves(state["layers"])} == {shape}
 
 
+@pytest.mark.each_run(
+    "learned",
+    "rope",
+    "alibi_window",
+    "t5",
+    "transformer_xl_window",
+    "every_layer",
+    "grouped_parallel",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_documents_have_the_logits_of_each_alone(kind):
     model, params, full = make(kind)

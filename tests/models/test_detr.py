@@ -66,6 +66,7 @@ def test_queries_are_a_set_and_images_are_apart(params):
     assert ((out["boxes"] > 0) & (out["boxes"] < 1)).all()
 
 
+@pytest.mark.slow
 def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(params):
     assert_same_on_a_mesh(build(TINY), TINY, params, IMAGES)
 

@@ -41,6 +41,7 @@ def make(**changes):
     return model, params, jax.jit(partial(model.apply, params))
 
 
+@pytest.mark.each_run("learned", "t5")
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_token_changes_no_logit_before_it_and_both_sides_of_an_encoder(positions):
     model, params, _ = make(positions=positions)
@@ -78,6 +79,7 @@ def test_without_its_causal_mask_a_logit_depends_on_what_comes():
     assert (np.abs(np.subtract(*logits)).max(axis=-1) > 1e-6).all()
 
 
+@pytest.mark.each_run("learned", "t5")
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_cached_decoding_equals_the_full_forward_in_any_chunks(positions):
     model, params, run = make(positions=positions, kv_heads=2, decoder_kv_heads=1)
@@ -122,6 +124,7 @@ def count(config):
     return sum(x.size for x in jax.tree.leaves(parameter_shapes("encoder_decoder", config)))
 
 
+@pytest.mark.slow
 def test_every_preset_has_the_closed_forms_parameters_near_the_papers():
     vaswani = {k: p for k, p in presets.ENCODER_DECODERS.items() if k.startswith("transformer")}
     assert len(vaswani) >= 4
@@ -186,6 +189,7 @@ def test_attention_implementations_agree(implementation):
     np.testing.assert_allclose(found, want, atol=1e-5)
 
 
+@pytest.mark.each_run("learned", "t5", "rope")
 @pytest.mark.parametrize("positions", [*POSITIONS, "rope", "alibi"])
 def test_pairs_that_share_a_row_get_the_logits_they_have_alone(positions):
     _, _, run = make(positions=positions)

@@ -33,6 +33,7 @@ CASES = {
 }
 
 
+@pytest.mark.each_run("encoder_decoder")
 @pytest.mark.parametrize("kind", CASES)
 def test_equal_experts_are_one_feed_forward(kind):
     """The weights of a token's experts sum to 1, and each makes the same of it."""

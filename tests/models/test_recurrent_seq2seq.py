@@ -52,6 +52,7 @@ def whole(attention, fed=False):
     return logits, weights, run(SOURCE[1:, :4], MASK[1:, :4], TARGET[1:])
 
 
+@pytest.mark.each_run("none-False", "additive-True")
 @every_case
 def test_38_a_sentence_alone_and_padded_gives_equal_states_attention_and_logits(attention, fed):
     (logits, wild, *_), weights, (alone, own) = whole(attention, fed)
@@ -73,6 +74,7 @@ def test_38_what_the_decoder_starts_from_is_the_same_alone_and_padded():
     check(padded["values"][:, :4], plain["values"])
 
 
+@pytest.mark.each_run("general-True", "scaled_dot-False")
 @every_case
 def test_cached_decoding_in_chunks_equals_the_full_forward(attention, fed):
     model, variables, _ = make(attention, fed)
@@ -91,6 +93,7 @@ def test_cached_decoding_in_chunks_equals_the_full_forward(attention, fed):
     )
 
 
+@pytest.mark.each_run("none-False", "additive-True")
 @every_case
 def test_28_a_target_token_changes_no_logit_before_it(attention, fed):
     a, _, _, b = whole(attention, fed)[0]

@@ -58,6 +58,7 @@ def test_a_bias_is_that_of_the_distance_from_the_query_to_the_key():
     assert len({tuple(x) for x in every}) == 25
 
 
+@pytest.mark.slow
 def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(params):
     assert_same_on_a_mesh(build(TINY), TINY, params, IMAGES)
 

@@ -80,6 +80,7 @@ def test_vectors_have_length_1_and_projections_no_bias():
     assert float(out["scale"]) == pytest.approx(1 / 0.07, rel=1e-6) and out["bias"] == 0
 
 
+@pytest.mark.each_run("clip_b32")
 @pytest.mark.parametrize("name", TABLES["clip"])
 def test_counts_of_released_towers_are_exact(name):
     preset = TABLES["clip"][name]

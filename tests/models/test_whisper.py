@@ -33,6 +33,7 @@ def logits(params):
     return jax.jit(MODEL.apply)(params, FEATURES, TARGET)
 
 
+@pytest.mark.each_run("2")
 @pytest.mark.parametrize("chunk", [1, 2, 6])
 def test_steps_over_a_cache_give_the_logits_of_the_whole(params, logits, chunk):
     @jax.jit
@@ -71,7 +72,8 @@ def test_every_frame_counts_a_later_token_does_not_and_rows_are_apart(params, lo
 
 
 def test_frames_stand_at_sinusoids_that_no_gradient_moves(params):
-    found = build(replace(CONFIG, width=4)).init(jax.random.key(0), FEATURES, TARGET)["params"]
+    narrow = build(replace(CONFIG, width=4))
+    found = jax.jit(narrow.init)(jax.random.key(0), FEATURES, TARGET)["params"]
     place = np.arange(7)[:, None]
     rates = np.array([1.0, 1e-4])  # the ends of the range of wavelengths
     want = np.concatenate([np.sin(place * rates), np.cos(place * rates)], axis=1)

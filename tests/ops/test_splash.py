@@ -11,6 +11,7 @@ from transformer_lab.ops.visibility import Visible
 KNOWN = [case for case in CASES if splash_holds(*arrays()[:2], Visible(**CASES[case]))]
 
 
+@pytest.mark.each_run("causal", "causal packed window", "real keys")
 @pytest.mark.parametrize("case", KNOWN)
 def test_the_kernel_equals_plain_attention_in_values_and_gradients(case):
     visible = Visible(**CASES[case])

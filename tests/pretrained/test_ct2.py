@@ -153,6 +153,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packages", REAL)
 def test_real_models_have_the_logits_of_the_reference(tmp_path, packages):
     if not all(map(cached, packages)):

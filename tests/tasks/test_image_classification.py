@@ -68,6 +68,7 @@ def test_the_attention_distance_of_a_layer_is_that_of_its_heads_image_by_image(c
     )
 
 
+@pytest.mark.slow
 def test_a_residual_net_learns_them_with_its_running_statistics():
     trainer = trainer_of("cnn", optimizer__learning_rate=1e-2)
     before = start(trainer).params["batch_stats"]
@@ -140,6 +141,7 @@ def test_filler_rows_and_micro_batches_change_neither_loss_nor_gradient(mixup):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), whole[1], parts[1])
 
 
+@pytest.mark.slow
 def test_both_heads_of_a_distilled_model_learn():
     trainer = trainer_of(model__pooling="class", model__distillation="heads")
     params = start(trainer).params

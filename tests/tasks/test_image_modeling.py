@@ -62,6 +62,7 @@ def test_the_likelihood_of_an_image_is_the_sum_of_its_steps(trainer, params):
     assert nats == pytest.approx(total, rel=1e-5)
 
 
+@pytest.mark.each_run("5-5")
 @pytest.mark.parametrize(("prompt", "given"), [(0, 8), (5, 5)])
 def test_a_completion_keeps_what_is_given_and_is_of_grey_levels(params, prompt, given):
     changes = {"task__sample_prompt": prompt, "model__vocab_size": 32}

@@ -49,6 +49,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.each_run("stream", "packed_prefix")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_trains_with_falling_loss(layout):
     trainer = make_trainer(tiny_model(**LAYOUTS[layout]), 1)

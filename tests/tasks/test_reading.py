@@ -63,6 +63,7 @@ def test_the_longer_of_a_pair_is_cut_and_both_end_in_a_separator(classifier):
     assert task.encode([9] * 60) == [task.tokenizer.bos_id, *[9] * 46, end]
 
 
+@pytest.mark.slow
 def test_a_tagger_learns_and_labels_stand_at_first_pieces():
     trainer = trainer_of("tagging", data__source="generated_tags", **ROWS)
     params, losses = trained(trainer, 60)

@@ -19,6 +19,7 @@ def trainer_of(task, model="recurrent", **changes):
     return make_trainer(config_of(model, task, TINY, ROWS, **changes), 1)
 
 
+@pytest.mark.slow
 def test_parentheses_are_learnt_and_scored_at_each_length_with_baselines():
     data = {
         "data.min_length": 8, "data.max_length": 10, "data.train_size": 600, "data.test_size": 20,
@@ -37,6 +38,7 @@ def test_parentheses_are_learnt_and_scored_at_each_length_with_baselines():
     assert (wrong["label"], right["label"]) == ("unbalanced", "balanced")
 
 
+@pytest.mark.slow
 def test_words_are_tagged():
     settings = {"data.source": "generated_tags", "tokenizer.kind": "word", "model.layers": 1}
     trainer = trainer_of("tagging", **settings, **{"model.bidirectional": True})
@@ -45,6 +47,7 @@ def test_words_are_tagged():
     assert trainer.evaluate(params, "test")["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_a_translator_learns_to_reverse_and_is_scored():
     changes = {"decode.batch_size": 8, "optimizer.learning_rate": 2e-2}
     trainer = make_trainer(seq2seq_config(**changes), 1)

@@ -173,6 +173,7 @@ def test_a_packed_batch_has_the_summed_loss_of_its_pairs_alone(trainer):
     assert packed[1] == weight == batch["target_mask"].sum()
 
 
+@pytest.mark.slow
 def test_packed_training_is_the_same_on_eight_devices_and_its_evaluation_apart_by_task():
     packed = {"batch.packed": (60, 60), "batch.tokens_per_batch": 960}
     found = []

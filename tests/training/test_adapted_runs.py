@@ -142,6 +142,7 @@ def test_adapting_nothing_adapting_an_adapted_run_and_other_sizes_are_refused(ba
         runs.run(config_of(6, **LORA | {"adapt.rank": 3}), lora)
 
 
+@pytest.mark.each_run("nf4")
 @pytest.mark.parametrize("method", ["adapters", "nf4"])
 def test_a_merged_run_is_the_adapted_one_and_starts_others(method, base, tmp_path):
     changes = {"adapters": {"adapt.method": "adapters", "model.adapter_width": 2}}
@@ -157,6 +158,7 @@ def test_a_merged_run_is_the_adapted_one_and_starts_others(method, base, tmp_pat
     assert again.evaluate(merged, "validation") == trainer.evaluate(params, "validation")
 
 
+@pytest.mark.slow
 def test_a_hugging_face_directory_is_a_base(tmp_path, capfd):
     tokenizer = train_tokenizer(
         TokenizerConfig(kind="byte_bpe", vocab_size=270), ["the cat sat on the mat"]

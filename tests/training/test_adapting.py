@@ -112,6 +112,7 @@ def test_step_0_equals_the_base_bit_for_bit(method):
     jax.tree.map(np.testing.assert_array_equal, whole, params)
 
 
+@pytest.mark.each_run("nf4")
 @pytest.mark.parametrize("base", ["float32", "nf4"])
 def test_merged_equals_unmerged_with_alpha_not_rank_under_jit_on_eight_devices(base):
     """Beside x W + alpha / rank (x a) b, as the paper computes it."""
@@ -164,6 +165,7 @@ def test_lora_dropout_takes_out_whole_input_features_and_keeps_the_mean():
     np.testing.assert_array_equal(assemble(trained, frozen, config)["query"]["kernel"], 2.0)
 
 
+@pytest.mark.each_run("lora")
 @pytest.mark.parametrize("method", ["last", "bias", "lora"])
 def test_frozen_leaves_have_no_gradient_and_no_optimizer_state(method):
     """Two steps of Adam: its moments are those of the trained leaves, and nothing else moves."""

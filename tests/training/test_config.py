@@ -184,6 +184,20 @@ def preset(name):
     return resolve(module_of(DECODER).get_config(name))
 
 
+@pytest.mark.each_run(
+    "gpt2_small",
+    "gpt3_175b",
+    "opt_350m",
+    "palm_8b",
+    "gopher_280b",
+    "bloom_176b",
+    "llama_7b",
+    "glm_130b",
+    "mixtral_8x7b",
+    "mamba_2.8b",
+    "rwkv4_14b",
+    "cpu_2m",
+)
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_preset_builds_for_a_mesh_that_its_rows_and_heads_divide_over_and_has_a_loss(name):
     """Of two of its layers; depth is a matter of the mesh's memory, not of shapes."""

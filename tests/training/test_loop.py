@@ -123,6 +123,7 @@ def test_a_resume_with_another_config_is_refused_naming_the_key(key, value, whol
     assert sorted(p.name for p in whole.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_what_changes_no_number_may_change_on_resume(tmp_path, monkeypatch):
     plain = {
         "steps": 8,
@@ -144,6 +145,7 @@ def test_what_changes_no_number_may_change_on_resume(tmp_path, monkeypatch):
         np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_data_may_move_between_stops_but_not_change(tmp_path):
     rows = [f"a{i} b{i % 7}\tb{i % 7} a{i}" for i in range(40)]
     file, moved = tmp_path / "pairs.tsv", tmp_path / "moved" / "rows.tsv"
@@ -182,6 +184,7 @@ def one_by_one():
     return params, total / weight
 
 
+@pytest.mark.each_run("320")
 @pytest.mark.parametrize("tokens_per_batch", [144, 320, 4000])
 def test_evaluation_counts_every_example_once_for_any_batch_size(tokens_per_batch, one_by_one):
     trainer = make_trainer(tiny_config(**{"batch.tokens_per_batch": tokens_per_batch}), 1)
@@ -207,6 +210,7 @@ def test_accuracy_of_ten_examples_in_batches_of_four_is_that_of_ten():
     assert trainer.evaluate(None, "test")["accuracy"] == 0.8
 
 
+@pytest.mark.slow
 def test_eight_examples_are_learnt_by_heart_with_the_trained_parameters(tmp_path):
     rows = [f"word{i} more{i}\tmot{i} plus{i}" for i in range(8)]
     for split in ("train", "validation", "test"):
@@ -256,6 +260,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoi
             assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
+@pytest.mark.each_run("15-_Pending.put-4", "2-_Pending.put-5", "15-Checkpoints.save-10")
 @pytest.mark.parametrize(
     ("number", "name", "at"),
     [
@@ -293,6 +298,7 @@ def test_a_signal_saves_and_what_resumes_has_every_line_of_the_whole_run(
     assert everything(tmp_path) == everything(whole)
 
 
+@pytest.mark.slow
 def test_a_run_without_validation_examples_has_the_same_lines_when_it_is_given_again(
     tmp_path, monkeypatch
 ):

@@ -58,6 +58,7 @@ def numbers(workdir):
     return [(line["step"], *(line[key] for key in keys if key in line)) for line in lines]
 
 
+@pytest.mark.slow
 def test_two_processes_stop_when_one_is_told_and_one_alone_goes_on_with_the_same_numbers(
     tmp_path, capfd
 ):

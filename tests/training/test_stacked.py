@@ -41,6 +41,7 @@ def test_stacking_is_undone_and_leaves_alone_what_does_not_scan():
     assert {p.split("/layer_")[0] for p in leaves(params)} >= {"decoder", "embedding/embedding"}
 
 
+@pytest.mark.each_run("adam", "muon")
 @pytest.mark.parametrize("name", ["adam", "sgd", "lion", "muon"])
 def test_an_optimizer_moves_stacked_layers_as_it_moves_each(name):
     """With decay and multipliers that tell the layers apart."""

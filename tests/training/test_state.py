@@ -109,6 +109,7 @@ def single():
     return gradients(1, (1, 1, 1))
 
 
+@pytest.mark.each_run("4")
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_micro_batches_of_ragged_rows_give_the_same_gradient_with_smoothing(parts, single):
     loss, gradient = gradients(parts, (1, 1, 1))
@@ -121,6 +122,7 @@ def single_with_padding():
     return gradients(1, (1, 1, 1), 0.3, slice(2, 4))
 
 
+@pytest.mark.each_run("mesh1")
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2), (1, 8, 1)])
 def test_loss_and_gradient_do_not_depend_on_the_mesh_with_a_shard_of_padding(
     mesh, single_with_padding

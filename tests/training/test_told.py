@@ -109,6 +109,12 @@ def wanted():
     return jax.value_and_grad(by_hand, has_aux=True)(PARAMS)
 
 
+@pytest.mark.each_run(
+    "False-off-False-1-1-loss_of",
+    "True-dots-True-4-1-loss_of",
+    "True-off-True-2-8-loss_of",
+    "True-off-False-2-8-joint_of",
+)
 @pytest.mark.parametrize("objective", [loss_of, joint_of])
 @pytest.mark.parametrize(
     ("scan", "remat", "stacked", "parts", "devices"),
