@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_flags
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
 from transformer_lab.training import peers, runs
+from transformer_lab.training.config import from_stored
 from transformer_lab.training.places import place, remote
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.startup import order_simulated, set_flags
@@ -140,7 +141,7 @@ def run_flags() -> None:
         return
     if not (workdir := _flag_value("workdir")):
         raise LabError("--workdir=DIR is missing: the directory of a trained run")
-    config = ConfigDict(runs.stored_config(place(workdir)))
+    config = from_stored(runs.stored_config(place(workdir)))
     config_flags.DEFINE_config_dict("config", config, lock_config=True)
 
 

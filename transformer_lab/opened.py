@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from ml_collections import ConfigDict
 
 from transformer_lab.data.audio import AudioFile
 from transformer_lab.decoding.speech import Segment
@@ -27,7 +26,7 @@ from transformer_lab.tasks.abilities import (
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import runs
-from transformer_lab.training.config import default_config, resolve
+from transformer_lab.training.config import default_config, from_stored, resolve
 from transformer_lab.training.places import place
 
 
@@ -48,7 +47,7 @@ class OpenedRun:
     ):
         """Opens the run in a directory; see `open_run` for the arguments."""
         self.workdir = place(workdir)
-        self.config = ConfigDict(runs.stored_config(self.workdir))
+        self.config = from_stored(runs.stored_config(self.workdir))
         self.config.update_from_flattened_dict(dict(changes or {}))
         trainer, self.params = runs.open_run(self.config, self.workdir, average, init_from)
         self.task, self.place = trainer.task, trainer.place

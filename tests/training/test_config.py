@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.util
+import json
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ from transformer_lab import cli, tasks
 from transformer_lab.errors import LabError
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.tasks.base import stand_in
-from transformer_lab.training.config import default_config, flatten, resolve
+from transformer_lab.training.config import default_config, flatten, from_stored, resolve
 from transformer_lab.training.runs import refuse_changes
 
 FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
@@ -233,3 +234,15 @@ def test_deep_presets_compile_one_layer_and_recompute():
     deep, flat = preset("llama_7b").model, preset("gpt3_125m").model
     assert (deep.scan_layers, deep.remat) == (True, "nothing")
     assert (flat.scan_layers, flat.remat) == (False, "off")
+
+
+def test_a_stored_key_without_a_value_can_be_changed_and_keeps_its_type():
+    values = json.loads(json.dumps(default_config("decoder", "language_modeling").to_dict()))
+    assert values["decode"]["first_token"] is None
+    config = from_stored(values)
+    config.decode.first_token = 5
+    assert resolve(config).sections["decode"].first_token == 5
+    with pytest.raises(TypeError):
+        config.decode.first_token = "five"
+    with pytest.raises(LabError, match="model.kind is missing"):
+        resolve(from_stored({"model": {}, "task": {"kind": "translation"}}))

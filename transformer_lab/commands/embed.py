@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict
 
 from transformer_lab import cli, pretrained
 from transformer_lab.errors import LabError
@@ -29,7 +28,7 @@ from transformer_lab.ops.pooling import POOLINGS, normalize
 from transformer_lab.pretrained.beside import read_tokenizer
 from transformer_lab.tasks.abilities import EmbedsImages
 from transformer_lab.training import places, runs
-from transformer_lab.training.config import MeshConfig
+from transformer_lab.training.config import MeshConfig, from_stored
 from transformer_lab.training.imported import as_task
 from transformer_lab.training.mesh import make_mesh, placer
 from transformer_lab.training.writers import log
@@ -132,7 +131,7 @@ def from_hf(directory: str):
 def from_run(directory: str):
     """Opens a run's directory: (task, parameters, function that puts a batch on devices)."""
     path = places.place(directory)
-    config = ConfigDict(runs.stored_config(path))
+    config = from_stored(runs.stored_config(path))
     trainer, params = runs.open_run(config, path)
     if isinstance(trainer.task, EmbedsImages):
         return trainer.task, params, trainer.place

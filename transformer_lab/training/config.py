@@ -169,6 +169,23 @@ def default_config(model: str, task: str) -> "ml_collections.ConfigDict":
     return config.lock()
 
 
+def from_stored(values: dict[str, Any]) -> "ml_collections.ConfigDict":
+    """A stored config that can be changed: a key without a value knows the type that it may have.
+
+    Keys that have come since have their defaults, and what is wrong is left for `resolve` to name.
+    """
+    from ml_collections import ConfigDict
+
+    kinds = [section.get("kind") for name in ("model", "task")
+             if isinstance(section := values.get(name), dict)]  # fmt: skip
+    if [type(kind) for kind in kinds] != [str, str]:
+        return ConfigDict(values)
+    config = default_config(*kinds)
+    with config.unlocked(), config.ignore_type():
+        config.update(values)
+    return config
+
+
 def resolve(config: "ml_collections.ConfigDict") -> Resolved:
     """The dataclasses of a config. Raises: LabError that names an unknown or impossible key."""
     values = config.to_dict()
