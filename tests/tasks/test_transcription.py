@@ -58,7 +58,7 @@ def test_two_tones_are_told_apart_and_their_words_are_scored(learned):
     trainer, params, losses = learned
     assert losses[-1] < 0.1 * losses[0]
     found = trainer.task.score(params, "test", trainer.place, True)
-    assert found.values == {"wer": 0.0, "wer_numbers": 0.0, "num_examples": 4.0}
+    assert found.values == {"wer": 0.0, "wer_english": 0.0, "num_examples": 4.0}
     assert (
         sorted(row[1:] for row in found.samples)
         == [("high high",) * 2] * 2 + [("low low",) * 2] * 2
@@ -107,7 +107,16 @@ def test_the_command_writes_every_format_and_goes_on_behind_a_bad_file(folder, l
     found = json.loads(command("transcribe", good, args, "--format=json").stdout)
     assert found["text"] == "low low" and found["segments"][0]["temperature"] == 0.0
     (segment,) = open_run(tmp_path / "run", {"mesh.data": 1}).transcribe(good)
-    assert list(segment) == list(found["segments"][0].values()) and segment.text == "low low"
+    assert segment._asdict() | {"words": []} == found["segments"][0] and segment.text == "low low"
+    timed = [command("transcribe", good, args, "--word_timestamps", f"--format={form}").stdout
+             for form in ("json", "srt", "vtt")]  # fmt: skip
+    (row,) = json.loads(timed[0])["segments"]
+    assert [word["word"] for word in row["words"]] == ["low", "low"]
+    times = [t for word in row["words"] for t in (word["start"], word["end"])]
+    assert times == sorted(times) and times[0] >= 0 and times[-1] <= row["end"]
+    assert all(0 < word["probability"] <= 1 for word in row["words"])
+    assert timed[1].decode().count("\nlow\n") == 2 and timed[1].startswith(b"1\n00:00:00,0")
+    assert timed[2].decode().split("\n")[3].replace("<00:00:00.", "<").count("low") == 2
     assert b"no file of audio" in command("transcribe", args).stderr
     translated = command("transcribe", good, args, "--task=translate")
     assert translated.returncode == 2 and b"does not translate" in translated.stderr
