@@ -4,6 +4,7 @@ import gzip
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import soundfile
@@ -11,9 +12,12 @@ import soundfile
 from tests.entry import command
 from tests.tiny import config_of, make_trainer, trained
 from transformer_lab import open_run
+from transformer_lab.data.audio import AudioFile
 from transformer_lab.data.spoken import SpokenConfig, load_spoken
 from transformer_lab.errors import LabError
+from transformer_lab.ops.spectrograms import RATE
 from transformer_lab.training.runs import write_new
+from transformer_lab.viewing.capture import Inputs, capture, captured
 
 WORDS = {"low": 300, "high": 3000}  # what is said, and the Hz of the tone
 SMALL = {
@@ -120,6 +124,29 @@ def test_the_command_writes_every_format_and_goes_on_behind_a_bad_file(folder, l
     assert b"no file of audio" in command("transcribe", args).stderr
     translated = command("transcribe", good, args, "--task=translate")
     assert translated.returncode == 2 and b"does not translate" in translated.stderr
+
+
+def test_sound_is_looked_at_along_its_transcript(folder, learned, tmp_path):
+    trainer, params, _ = learned
+    task, file = trainer.task, str(folder / "test_high0.wav")
+    maps = capture(task, params, Inputs(audio=file))
+    cross, timed = maps["cross-attention"], maps["alignment"]
+    samples = AudioFile(file, RATE).take(0, 10_000)
+    frames = round(len(samples) / RATE / 0.02)
+    assert cross.rows == ["high", "high", "</s>"] and len(cross.columns) == frames
+    assert [row.split()[0] for row in timed.rows] == cross.rows and timed.rows[0][-2:] == " s"
+    assert cross.picture.shape == (8, 2 * frames, 3) and cross.seconds == 0.02
+    features = task.features(np.pad(samples, (0, 20 * 160 - len(samples)))[None])
+    read = jnp.asarray([[*task.prompt, *task.target_of("high high")[:-1]]])
+    whole = captured(task.model, params, features, read)["decoder"]["layer_0"]["cross_attention"]
+    want = whole["weights"][0][0][:, len(task.prompt) - 1 :, :frames]
+    np.testing.assert_allclose(cross.weights[0], want, atol=1e-5)
+    np.testing.assert_array_equal(timed.weights, cross.weights)  # one layer: all of its heads
+    given = capture(task, params, Inputs(audio=file, text_b="low"))
+    assert given["cross-attention"].rows == ["low", "</s>"]
+    for inputs in (Inputs("a text"), Inputs(), Inputs(audio=file, image="a.png")):
+        with pytest.raises(LabError, match="give --audio=FILE and no --text or --image"):
+            capture(task, params, inputs)
 
 
 def test_a_text_that_leaves_no_room_for_the_marks_is_refused(folder):

@@ -129,10 +129,10 @@ class Transcriber:
         self.room = max(most - self.new - len(self._marks("")) - 1, 0)
         self._hear, self._read = jax.jit(self._cache), jax.jit(self._first)
         self._search = jax.jit(self._found, static_argnums=3)
-        self._words = None
+        self.aligner = None
         if config.word_times:
             heads = heads_of(model.config, decode.alignment_heads)
-            self._words = WordAligner(model, heads, text_of, eos_id, self.new)
+            self.aligner = WordAligner(model, heads, text_of, eos_id, self.new)
         if config.language and marks.languages and config.language not in marks.languages:
             known("language = ", config.language, marks.languages)
         if config.task == "translate" and not marks.languages:
@@ -164,11 +164,11 @@ class Transcriber:
             pieces, moved = cut(window.ids, self.decode.zero_time, len(samples) / RATE)
             pieces = [p for p in pieces if p[1] > p[0] and self.text_of(p[2]).strip()]
             words, offset = [[] for _ in pieces], place / RATE
-            if self._words and pieces:
+            if self.aligner and pieces:
                 prompt = self.marks.prompt(language, self.config.task, times=False)
                 texts = [ids for _, _, ids in pieces]
                 shown = len(samples) / RATE, language not in UNSPACED, pause
-                words = self._words(params, heard, prompt, texts, *shown)
+                words = self.aligner(params, heard, prompt, texts, *shown)
             for (start, end, ids), some in zip(pieces, words, strict=True):
                 times = round(offset + start, 3), round(offset + end, 3)
                 more = language, tuple(word.later(offset) for word in some)
@@ -219,10 +219,11 @@ class Transcriber:
         return likely and window.log_prob < self.config.least_log_prob
 
     def _repeats(self, window: Window) -> bool:
-        data = self.text_of(self._texts(window.ids)).encode()
+        data = self.text_of(self.texts(window.ids)).encode()
         return len(data) > self.config.most_compression * len(zlib.compress(data))
 
-    def _texts(self, ids: Sequence[int]) -> list[int]:
+    def texts(self, ids: Sequence[int]) -> list[int]:
+        """The ids without the times among them."""
         return [token for token in ids if not self.times or token < self.decode.zero_time]
 
     def _marks(self, language: str) -> list[int]:

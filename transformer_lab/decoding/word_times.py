@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_lab.errors import LabError
-from transformer_lab.text.tokenizer import REPLACEMENT
 
 STEP = 0.02  # seconds of an encoder's state, and between successive time tokens
 SMOOTH = 7  # frames of the median filter
 PAUSE = 0.7  # seconds at most that count as the usual length of a word, see `shortened`
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what bytes that are no whole character decode to
 UNSPACED = {"zh", "ja", "th", "lo", "my", "yue"}  # languages without blanks between words
 ENDS = tuple(".!?。！？")  # of a sentence
 
@@ -51,6 +51,8 @@ class WordAligner:
 
     Compiled once: a text is padded to `new` tokens at its end, which changes nothing before."""
 
+    step = STEP
+
     def __init__(
         self,
         model: Any,
@@ -81,8 +83,7 @@ class WordAligner:
         read = np.array([*prompt, *ids, self.eos_id], np.int32)
         room = max(lead + self.new + 1 - len(read), 0)
         weights, chances = self._read(params, heard, np.pad(read, (0, room))[None])
-        frames = max(round(seconds / STEP), 1)
-        starts = STEP * token_frames(np.asarray(weights)[:, : len(read), :frames], lead)
+        starts = self.starts(np.asarray(weights)[:, : len(read)], lead, seconds)
         found = Aligned(starts[:-1], starts[1:], np.asarray(chances)[lead - 1 :][: len(ids)])
         words, first = [], 0
         for text in texts:
@@ -90,6 +91,16 @@ class WordAligner:
             words.append(words_of(text, mine, self.text_of, spaced))
             first += len(text)
         return shortened(words, pause)
+
+    def frames(self, seconds: float) -> int:
+        """The number of the encoder's states of so many seconds of sound."""
+        return max(round(seconds / STEP), 1)
+
+    def starts(
+        self, weights: Float[np.ndarray, "heads t s"], lead: int, seconds: float
+    ) -> Float[np.ndarray, "n"]:
+        """The second in which each token that is written begins, see `token_frames`."""
+        return STEP * token_frames(weights[..., : self.frames(seconds)], lead)
 
     def _attention(self, params, cache, tokens):
         """The heads' attention [heads t s] to a window, and each next token's probability [t]."""
@@ -111,20 +122,22 @@ def heads_of(config: Any, chosen: Sequence[tuple[int, int]]) -> Sequence[tuple[i
     stack = config.decoder
     for layer, head in chosen:
         if layer >= stack.layers or head >= stack.heads:
-            raise LabError(f"decode.alignment_heads: the decoder has no head {head} in {layer}")
+            raise LabError(
+                f"decode.alignment_heads: the decoder has no head {head} in layer {layer}"
+            )
     return chosen or [*product(range(stack.layers // 2, stack.layers), range(stack.heads))]
 
 
-def token_frames(weights: Float[np.ndarray, "heads t s"], lead: int) -> Int[np.ndarray, "t"]:
-    """The first frame of each token, given the attention of all that the decoder reads.
+def token_frames(weights: Float[np.ndarray, "heads t s"], lead: int) -> Int[np.ndarray, "n"]:
+    """The first frame of each token that is written, given the attention of all that is read.
 
-    The first `lead` tokens are a prompt, whose last predicts the first token of the text; the
-    weights are over the frames with sound. A weight counts by how far it is above the mean of its
-    frame over all tokens, in standard deviations."""
+    The decoder reads a prompt of `lead` tokens, whose last predicts the first token of the text,
+    the text, and the end token. The weights are over the frames with sound. A weight counts by how
+    far it is above the mean of its frame over all tokens, in standard deviations."""
     weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-30)
     spread = np.maximum(weights.std(axis=1, keepdims=True), 1e-10)
     scores = (weights - weights.mean(axis=1, keepdims=True)) / spread
-    path = warped(-smoothed(scores).mean(axis=0)[lead - 1 :])
+    path = warped(-smoothed(scores).mean(axis=0)[lead - 1 : -1])
     first = np.flatnonzero(np.diff(path[:, 0], prepend=-1))  # where a token begins
     return path[first, 1]
 

@@ -152,10 +152,14 @@ class Transcription(Task):
         mask = np.zeros(target.shape, bool)
         for i, row in enumerate(rows):
             if row is not None:
-                samples, ids = AudioFile(row[0], RATE).take(0, size), row[1][: self.batch.length]
+                samples, ids = self.read(row[0]), row[1][: self.batch.length]
                 sound[i, : len(samples)] = samples
                 target[i, : len(ids)], mask[i, : len(ids)] = ids, True
         return {"features": self.features(sound), "target": target, "target_mask": mask}
+
+    def read(self, file: str) -> Float[np.ndarray, "n"]:
+        """The samples of a file, at most as many as a window has."""
+        return AudioFile(file, RATE).take(0, self.model_config.frames * HOP)
 
     def features(self, sound: Float[np.ndarray, "b n"]) -> Float[np.ndarray, "b f m"]:
         """The log mel spectrograms of windows of samples, computed on the CPU."""
