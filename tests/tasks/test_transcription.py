@@ -136,7 +136,8 @@ def test_sound_is_looked_at_along_its_transcript(folder, learned, tmp_path):
     assert cross.rows == ["high", "high", "</s>"] and len(cross.columns) == frames
     assert [row.split()[0] for row in timed.rows] == cross.rows and timed.rows[0][-2:] == " s"
     assert cross.picture.shape == (8, 2 * frames, 3) and cross.seconds == 0.02
-    features = task.features(np.pad(samples, (0, 20 * 160 - len(samples)))[None])
+    sound = np.pad(samples, (0, 20 * 160 - len(samples)))
+    features = jnp.asarray(task.features(sound[None]))
     read = jnp.asarray([[*task.prompt, *task.target_of("high high")[:-1]]])
     whole = captured(task.model, params, features, read)["decoder"]["layer_0"]["cross_attention"]
     want = whole["weights"][0][0][:, len(task.prompt) - 1 :, :frames]
