@@ -16,7 +16,7 @@ from transformer_lab.data.audio import AudioFile
 from transformer_lab.data.batching import RowPlan, RowsConfig
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.speech import TASKS, Marks, SpeechConfig, Transcriber
-from transformer_lab.errors import LabError, fractions
+from transformer_lab.errors import LabError, fractions, known
 from transformer_lab.models.base import SpeechToText
 from transformer_lab.ops.losses import Pair, token_metrics
 from transformer_lab.ops.spectrograms import HOP, RATE, log_mel
@@ -95,8 +95,11 @@ class Transcription(Task):
     @cached_property
     def prompt(self) -> list[int]:
         """The special tokens that precede a transcript without timestamps."""
-        language = self.sections["speech"].language or "en"
-        return self.marks.prompt(language, self.sections["speech"].task, times=False)
+        speech = self.sections["speech"]
+        language = speech.language or self.sections["data"].language
+        if self.marks.languages:
+            known("config.data.language = ", language, self.marks.languages)
+        return self.marks.prompt(language, speech.task, times=False)
 
     @cached_property
     def marks(self) -> Marks:
