@@ -124,9 +124,9 @@ class Sound:
 class Noted(Transcriber):
     """Keeps the prompts, without their padding."""
 
-    def _batch(self, samples, prompt, length):
+    def _batch(self, prompt, length):
         self.prompts = [*getattr(self, "prompts", []), list(prompt)]
-        return super()._batch(samples, prompt, length)
+        return super()._batch(prompt, length)
 
 
 def time(seconds):
@@ -178,7 +178,12 @@ def tried(transcriber):
         return found
 
     transcriber._search = noted
-    return transcriber.window({}, HUM[:RATE]), means
+    return window_of(transcriber), means
+
+
+def window_of(transcriber, *before):
+    """What is decoded for a second of the loudest hum."""
+    return transcriber.window({}, transcriber.hear({}, HUM[:RATE]), *before)
 
 
 def test_of_texts_that_are_all_improbable_the_likeliest_counts():
@@ -196,9 +201,8 @@ def test_beams_find_the_longer_text_behind_a_less_likely_token():
     script = spoken(time(0), 1, 2, time(1.0))
     script[1, :] = 0.0
     script[1, [1, END]] = 20.0, 20.1  # the end is likelier, but a longer text scores better
-    sound = HUM[:RATE]
-    assert make(script).window({}, sound).ids == [time(0)]
-    found = make(script, beams=3).window({}, sound)
+    assert window_of(make(script)).ids == [time(0)]
+    found = window_of(make(script, beams=3))
     assert found.ids == [time(0), 1, 2, time(1.0)] and found.temperature == 0.0
 
 
@@ -211,7 +215,7 @@ def test_a_text_that_repeats_itself_is_decoded_again():
 def test_a_prompt_holds_the_last_of_a_long_text_and_leaves_half_of_the_room():
     transcriber = make(spoken(time(0), 1, time(1.0)))
     assert (transcriber.new, transcriber.room) == (12, 18)  # of 32, with two marks
-    transcriber.window({}, HUM[:RATE], [0] * 5 + [2] * 18)
+    window_of(transcriber, [0] * 5 + [2] * 18)
     assert transcriber.prompts == [[PREVIOUS, *[2] * 18, START]]
     assert [make(spoken(1), new=new).new for new in (0, 31)] == [16, 16]
 

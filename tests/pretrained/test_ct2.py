@@ -51,9 +51,16 @@ def variables(model):
     return found | {"decoder/activation": np.array(3, np.int8)}
 
 
+SETTINGS = {
+    "suppress_ids": [9, 3],
+    "suppress_ids_begin": [7],
+    "alignment_heads": [[1, 0], [0, 1]],
+}
+
+
 def save(folder, variables, settings=None, **more):
     (folder / "model.bin").write_bytes(written(variables, **more))
-    settings = {"suppress_ids": [9, 3], "suppress_ids_begin": [7]} if settings is None else settings
+    settings = SETTINGS if settings is None else settings
     (folder / "config.json").write_text(json.dumps(settings))
     return folder
 
@@ -83,6 +90,7 @@ def test_a_model_comes_back_up_to_the_rounding_of_its_type(tmp_path, model, vari
     assert found.config == model.config
     assert found.decode.banned_tokens == (3, 9) and found.decode.first_banned_tokens == (7,)
     assert found.decode.max_new_tokens == 8
+    assert found.decode.alignment_heads == ((1, 0), (0, 1))
     for stack in ("encoder", "decoder"):
         for part, kernel in model.params[stack]["layer_0"]["attention"].items():
             want, got = (
@@ -117,6 +125,8 @@ def test_what_is_damaged_or_another_thing_is_one_line_that_names_the_file(tmp_pa
         save(tmp_path, variables | {"more": np.ones(2, np.float32)})
     )
     assert "suppress_ids" in refusal(save(tmp_path, variables, {"suppress_ids": [53]}))
+    for heads in ([1, 2], [[1]]):
+        assert "alignment_heads" in refusal(save(tmp_path, variables, {"alignment_heads": heads}))
 
 
 # Packages with the weights; logits of transformers 5.24.0's Whisper with these, after the tokens

@@ -105,6 +105,16 @@ def test_a_decoders_own_sampling_and_penalties_are_imported_and_written_back():
     assert (decode.temperature, decode.top_k, decode.top_p) == (0.0, 0, 1.0)
 
 
+def test_the_heads_that_follow_speech_are_read_and_written():
+    given = {"alignment_heads": [[1, 0], [2, 5]]}
+    decode, special = read(given | TOKENS)
+    assert decode.alignment_heads == ((1, 0), (2, 5))
+    assert write_generation(special, decode, 32).items() >= given.items()
+    for wrong in ([1, 0], [[1]], [[1, -1]], "all"):
+        with pytest.raises(LabError, match="alignment_heads"):
+            read({"alignment_heads": wrong} | TOKENS)
+
+
 def test_settings_and_defaults_are_read():
     decode, special = read({})
     assert special == SpecialIds(pad=9, eos=0, start=9)

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import soundfile
@@ -11,9 +12,12 @@ import soundfile
 from tests.entry import command
 from tests.tiny import config_of, make_trainer, trained
 from transformer_lab import open_run
+from transformer_lab.data.audio import AudioFile
 from transformer_lab.data.spoken import SpokenConfig, load_spoken
 from transformer_lab.errors import LabError
+from transformer_lab.ops.spectrograms import RATE
 from transformer_lab.training.runs import write_new
+from transformer_lab.viewing.capture import Inputs, capture, captured
 
 WORDS = {"low": 300, "high": 3000}  # what is said, and the Hz of the tone
 SMALL = {
@@ -58,7 +62,7 @@ def test_two_tones_are_told_apart_and_their_words_are_scored(learned):
     trainer, params, losses = learned
     assert losses[-1] < 0.1 * losses[0]
     found = trainer.task.score(params, "test", trainer.place, True)
-    assert found.values == {"wer": 0.0, "wer_numbers": 0.0, "num_examples": 4.0}
+    assert found.values == {"wer": 0.0, "wer_english": 0.0, "num_examples": 4.0}
     assert (
         sorted(row[1:] for row in found.samples)
         == [("high high",) * 2] * 2 + [("low low",) * 2] * 2
@@ -107,10 +111,43 @@ def test_the_command_writes_every_format_and_goes_on_behind_a_bad_file(folder, l
     found = json.loads(command("transcribe", good, args, "--format=json").stdout)
     assert found["text"] == "low low" and found["segments"][0]["temperature"] == 0.0
     (segment,) = open_run(tmp_path / "run", {"mesh.data": 1}).transcribe(good)
-    assert list(segment) == list(found["segments"][0].values()) and segment.text == "low low"
+    assert segment._asdict() | {"words": []} == found["segments"][0] and segment.text == "low low"
+    timed = [command("transcribe", good, args, "--word_timestamps", f"--format={form}").stdout
+             for form in ("json", "srt", "vtt")]  # fmt: skip
+    (row,) = json.loads(timed[0])["segments"]
+    assert [word["word"] for word in row["words"]] == ["low", "low"]
+    times = [t for word in row["words"] for t in (word["start"], word["end"])]
+    assert times == sorted(times) and times[0] >= 0 and times[-1] <= row["end"]
+    assert all(0 < word["probability"] <= 1 for word in row["words"])
+    assert timed[1].decode().count("\nlow\n") == 2 and timed[1].startswith(b"1\n00:00:00,0")
+    assert timed[2].decode().split("\n")[3].replace("<00:00:00.", "<").count("low") == 2
     assert b"no file of audio" in command("transcribe", args).stderr
     translated = command("transcribe", good, args, "--task=translate")
     assert translated.returncode == 2 and b"does not translate" in translated.stderr
+
+
+def test_sound_is_looked_at_along_its_transcript(folder, learned, tmp_path):
+    trainer, params, _ = learned
+    task, file = trainer.task, str(folder / "test_high0.wav")
+    maps = capture(task, params, Inputs(audio=file))
+    cross, timed = maps["cross-attention"], maps["alignment"]
+    samples = AudioFile(file, RATE).take(0, 10_000)
+    frames = round(len(samples) / RATE / 0.02)
+    assert cross.rows == ["high", "high", "</s>"] and len(cross.columns) == frames
+    assert [row.split()[0] for row in timed.rows] == cross.rows and timed.rows[0][-2:] == " s"
+    assert cross.picture.shape == (8, 2 * frames, 3) and cross.seconds == 0.02
+    sound = np.pad(samples, (0, 20 * 160 - len(samples)))
+    features = jnp.asarray(task.features(sound[None]))
+    read = jnp.asarray([[*task.prompt, *task.target_of("high high")[:-1]]])
+    whole = captured(task.model, params, features, read)["decoder"]["layer_0"]["cross_attention"]
+    want = whole["weights"][0][0][:, len(task.prompt) - 1 :, :frames]
+    np.testing.assert_allclose(cross.weights[0], want, atol=1e-5)
+    np.testing.assert_array_equal(timed.weights, cross.weights)  # one layer: all of its heads
+    given = capture(task, params, Inputs(audio=file, text_b="low"))
+    assert given["cross-attention"].rows == ["low", "</s>"]
+    for inputs in (Inputs("a text"), Inputs(), Inputs(audio=file, image="a.png")):
+        with pytest.raises(LabError, match="give --audio=FILE and no --text or --image"):
+            capture(task, params, inputs)
 
 
 def test_a_text_that_leaves_no_room_for_the_marks_is_refused(folder):

@@ -28,6 +28,7 @@ def maps():
         "self": random_map(columns=4),
         "cross": random_map(layers=1, rows=3, columns=6),
         "patches": random_map(rows=7, columns=7, picture=picture, grid=(2, 3)),
+        "sound": random_map(rows=3, columns=60, picture=picture // 2, seconds=0.02),
     }
 
 
@@ -141,3 +142,19 @@ def test_patches_lie_over_the_picture_and_only_where_there_is_one(tab, maps):
     weights = maps["patches"].weights[0, 0, 3, 1:].reshape(2, 3)
     i, j = np.unravel_index(weights.argmax(), (2, 3))
     assert tab.evaluate(colour, [int(i), int(j)]) == pytest.approx([229, 64, 64, 255], abs=2.5)
+
+
+def test_sound_is_seen_above_its_frames(tab, maps):
+    tab.select_option("#map", "3")
+    assert tab.is_hidden("#picture") and tab.is_hidden("#lines")
+    colour = """([x, y]) => { const canvas = document.getElementById("heat"),
+        ratio = canvas.width / parseFloat(canvas.style.width);
+        return [...canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data]; }"""
+    tab.wait_for_function(f"({colour})([400, 60])[0] === 127")  # the picture is grey
+    weights = maps["sound"].weights[0, 0]
+    for i, j in ((0, 0), (2, 59), (1, 30)):  # columns of 8 pixels, rows of 20
+        share = weights[i, j] / weights.max()
+        want = [255 - 247 * share, 255 - 207 * share, 255 - 148 * share, 255]
+        assert tab.evaluate(colour, [154 + 8 * j, 160 + 20 * i]) == pytest.approx(want, abs=2.5)
+    tab.click("#heat", position={"x": 150 + 8 * 30 + 4, "y": 150 + 20 + 5})
+    assert tab.inner_text("#shown").endswith(f"{weights[1, 30]:.4f} (sound, layer 0, head 0)")

@@ -18,6 +18,11 @@ def pictured():
     return random_map(rows=7, columns=7, picture=picture, grid=(2, 3))
 
 
+def heard():
+    picture = np.zeros((4, 10, 3), np.uint8)
+    return random_map(rows=3, columns=5, picture=picture, seconds=0.02)
+
+
 def test_the_class_tokens_maps_are_its_weights_their_mean_and_the_rollout():
     found = pictured()
     maps = class_token_maps(found, 1)
@@ -43,7 +48,7 @@ def test_patches_lie_over_their_part_of_the_picture():
 
 @pytest.mark.filterwarnings("error:constrained_layout")
 @pytest.mark.parametrize("choice", [(None, None), (1, None), (None, 2), (1, 2)])
-@pytest.mark.parametrize("made", [random_map, pictured])
+@pytest.mark.parametrize("made", [random_map, pictured, heard])
 def test_a_png_is_written_for_one_head_or_many(made, choice):
     found = made()
     found.rows[1] = "$a^$"  # no formula: as one it could not be set

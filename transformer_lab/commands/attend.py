@@ -4,7 +4,8 @@
 
 The page needs neither server nor network. `--text_b` is an encoder's second text, or the target of
 an encoder-decoder (without it the model's own translation); `--extend` lets a language model
-continue the text first, as `--config.decode` says; `--words` joins the pieces of words.
+continue the text first, as `--config.decode` says; `--words` joins the pieces of words. A model
+that hears takes `--audio=FILE`, and shows its text along the spectrogram.
 `--png=FILE.png` draws one `--map`, or the `--layer` and `--head` that are named; `--heads` prints a
 table of what each head does. See docs/attention.md.
 """
@@ -27,6 +28,7 @@ def define() -> None:
     flags.DEFINE_string("text", None, "What the model reads.")
     flags.DEFINE_string("text_b", None, "A second text, or the target of an encoder-decoder.")
     flags.DEFINE_string("image", None, "A file, for models that see.")
+    flags.DEFINE_string("audio", None, "A file, for models that hear; its first 30 s.")
     flags.DEFINE_bool("extend", False, "Let a language model continue the text first.")
     flags.DEFINE_bool("words", False, "Join the pieces of a word.")
     flags.DEFINE_string("output", "", "The .html file to write.")
@@ -44,10 +46,11 @@ def main(_: list[str]) -> None:
     if args.png and not args.png.endswith(".png"):
         raise LabError(f"--png={args.png} does not end in .png, which it would be")
     trainer, params = cli.open_run()
-    inputs = Inputs(args.text, args.text_b, args.image, args.extend, args.words)
+    given = args.text, args.text_b, args.image, args.audio
+    inputs = Inputs(*given, args.extend, args.words)
     maps = capture(trainer.task, params, inputs, trainer.place)
     if args.output:
-        title = f"{cli.get_workdir().name}: {args.text or args.image}"
+        title = f"{cli.get_workdir().name}: {args.text or args.image or args.audio}"
         Path(args.output).write_text(page(maps, title), encoding="utf-8")
     if args.png:
         from transformer_lab.viewing.png import png  # matplotlib takes a second to load

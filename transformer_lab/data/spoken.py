@@ -24,7 +24,7 @@ class SpokenConfig(SourceConfig):
     """Settings of recordings: the source, its tables and columns, the splits and a limit."""
 
     source: str = "asterisk"  # asterisk | described_stamps | fillets | files
-    language: str = "en"  # what is spoken, of a source with several languages
+    language: str = "en"  # what is spoken; of a source with several languages, which is read
     translated: bool = False  # texts are the English translations, of a source that has them
     path: str = ""  # local copy of the set, or the user's table or folder of tables
     audio_column: str = "audio"  # of a table, by its header: the file, from the table's folder

@@ -53,6 +53,8 @@ class DecodeConfig:
     # (Radford 2023, section 2.3; see `processors`). None: no token is a time
     zero_time: int | None = None
     latest_start: int = 50
+    # Layer and number of the heads whose attention follows speech; (): all of the upper half
+    alignment_heads: tuple[tuple[int, ...], ...] = ()
     renormalize: bool = False  # the banned tokens' probability goes to the others
     min_new_tokens: int = 0  # no output ends before so many tokens
     # No sequence of n tokens comes twice (Paulus 2017), prompt included; 0: no such rule.
@@ -74,6 +76,11 @@ class DecodeConfig:
             within(f"decode.{name}", min(getattr(self, name), default=0), 0)
         for name in ("first_token", "zero_time"):
             within(f"decode.{name}", getattr(self, name) or 0, 0)
+        if any(len(pair) != 2 or min(pair) < 0 for pair in self.alignment_heads):
+            raise LabError(
+                f"decode.alignment_heads = {self.alignment_heads} must be pairs of a layer and a "
+                "head"
+            )
         if self.n_best > self.beam_size:
             raise LabError(
                 f"decode.n_best = {self.n_best} needs decode.beam_size >= {self.n_best}, "

@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.loop import SearchResult, Single, controls_of, search
+from transformer_lab.decoding.loop import Cache, SearchResult, Single, controls_of, search
+from transformer_lab.decoding.word_times import STEP, UNSPACED, Word, WordAligner, heads_of
 from transformer_lab.errors import LabError, known
 from transformer_lab.ops.spectrograms import HOP, RATE, log_mel
 
-STEP = 0.02  # seconds between successive time tokens
 TASKS = ("transcribe", "translate")
 
 
@@ -41,6 +41,7 @@ class SpeechConfig:
     language: str = ""  # such as "fr"; "": the likeliest in the first window of each file
     task: str = "transcribe"  # transcribe, or translate into English
     times: bool = True  # write times; else a window's text is one segment
+    word_times: bool = False  # also say when each word begins and ends
     with_previous: bool = True  # the text before a window is part of its prompt
     # The first temperature whose text passes the checks below is used.
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -87,6 +88,8 @@ class Segment(NamedTuple):
     log_prob: float  # mean over the tokens of its window
     silence: float  # probability that its window holds no speech
     temperature: float
+    language: str = "en"
+    words: tuple[Word, ...] = ()  # if `word_times` are asked for
 
 
 class Window(NamedTuple):
@@ -124,37 +127,53 @@ class Transcriber:
         most = model.config.max_length  # half of it is for the text before
         self.new = min(decode.max_new_tokens or most, most // 2)
         self.room = max(most - self.new - len(self._marks("")) - 1, 0)
-        self._read, self._search = jax.jit(self._first), jax.jit(self._found, static_argnums=3)
+        self._hear, self._read = jax.jit(self._cache), jax.jit(self._first)
+        self._search = jax.jit(self._found, static_argnums=3)
+        self.aligner = None
+        if config.word_times:
+            heads = heads_of(model.config, decode.alignment_heads)
+            self.aligner = WordAligner(model, heads, text_of, eos_id, self.new)
         if config.language and marks.languages and config.language not in marks.languages:
             known("language = ", config.language, marks.languages)
         if config.task == "translate" and not marks.languages:
             raise LabError("a model of one language does not translate: use task = transcribe")
 
-    def language_of(self, params: Any, samples: Float[np.ndarray, "n"]) -> str:
+    def hear(self, params: Any, samples: Float[np.ndarray, "n"]) -> Cache:
+        """The model's cache after reading a window, which is padded with silence at its end."""
+        samples = samples[: self.samples]
+        return self._hear(params, np.pad(samples, (0, self.samples - len(samples)))[None])
+
+    def language_of(self, params: Any, heard: Cache) -> str:
         """The likeliest language of a window; "en" if the model has no languages."""
         if not self.marks.languages:
             return "en"
-        first = self._read(params, self._batch(samples, [self.marks.start], 1))[1]
+        first = self._read(params, heard, self._batch([self.marks.start], 1))[1]
         chances = np.asarray(first[0])[list(self.marks.languages.values())]
         return list(self.marks.languages)[int(chances.argmax())]
 
     def __call__(self, params: Any, audio: Audio) -> Iterator[Segment]:
         """The segments of the audio in order, yielded as soon as their window is decoded."""
-        place, before, language = 0, [], self.config.language
+        place, before, language, pause = 0, [], self.config.language, True
         while len(samples := audio.take(place, self.samples)) >= HOP:
-            language = language or self.language_of(params, samples)
-            window = self.window(params, samples, before, language, place)
+            heard = self.hear(params, samples)
+            language = language or self.language_of(params, heard)
+            window = self.window(params, heard, before, language, place)
             if self._is_silent(window):
-                place += self.samples
+                place, pause = place + self.samples, True
                 continue
             pieces, moved = cut(window.ids, self.decode.zero_time, len(samples) / RATE)
-            for start, end, ids in pieces:
-                text = self.text_of(ids)
-                if end > start and text.strip():
-                    offset = place / RATE
-                    times = round(offset + start, 3), round(offset + end, 3)
-                    yield Segment(*times, text.strip(), *window[1:])
-                    before += ids
+            pieces = [p for p in pieces if p[1] > p[0] and self.text_of(p[2]).strip()]
+            words, offset = [[] for _ in pieces], place / RATE
+            if self.aligner and pieces:
+                prompt = self.marks.prompt(language, self.config.task, times=False)
+                texts = [ids for _, _, ids in pieces]
+                shown = len(samples) / RATE, language not in UNSPACED, pause
+                words = self.aligner(params, heard, prompt, texts, *shown)
+            for (start, end, ids), some in zip(pieces, words, strict=True):
+                times = round(offset + start, 3), round(offset + end, 3)
+                more = language, tuple(word.later(offset) for word in some)
+                yield Segment(*times, self.text_of(ids).strip(), *window[1:], *more)
+                before, pause = before + ids, False
             if window.temperature > 0.5 or not self.with_previous:
                 before = []
             place += max(round(moved * RATE), HOP) if moved else self.samples
@@ -162,7 +181,7 @@ class Transcriber:
     def window(
         self,
         params: Any,
-        samples: Float[np.ndarray, "n"],
+        heard: Cache,
         before: Sequence[int] = (),
         language: str = "",
         number: int = 0,
@@ -174,8 +193,8 @@ class Transcriber:
             last = before[max(len(before) - self.room, 0) :]
             prompt = [self.marks.previous, *last, *prompt]
             length += 1 + self.room
-        batch = self._batch(samples, prompt, length)
-        cache, first = self._read(params, batch)
+        batch = self._batch(prompt, length)
+        cache, first = self._read(params, heard, batch)
         at_start = np.asarray(first[0])
         silence = 0.0 if self.marks.silence is None else float(at_start[self.marks.silence])
         tried = []
@@ -200,30 +219,32 @@ class Transcriber:
         return likely and window.log_prob < self.config.least_log_prob
 
     def _repeats(self, window: Window) -> bool:
-        data = self.text_of(self._texts(window.ids)).encode()
+        data = self.text_of(self.texts(window.ids)).encode()
         return len(data) > self.config.most_compression * len(zlib.compress(data))
 
-    def _texts(self, ids: Sequence[int]) -> list[int]:
+    def texts(self, ids: Sequence[int]) -> list[int]:
+        """The ids without the times among them."""
         return [token for token in ids if not self.times or token < self.decode.zero_time]
 
     def _marks(self, language: str) -> list[int]:
         return self.marks.prompt(language, self.config.task, self.times)
 
-    def _batch(self, samples, prompt, length):
-        """A window padded with silence at its end, and a prompt padded at its start to `length`."""
-        samples = np.pad(samples[: self.samples], (0, max(self.samples - len(samples), 0)))
+    def _batch(self, prompt, length):
+        """A prompt, padded at its start to `length`."""
         padding = length - len(prompt)
         ids = np.pad(np.asarray(prompt, np.int32), (padding, 0), constant_values=self.eos_id)
-        start = np.array([padding], np.int32)
-        return {"samples": samples[None], "prompt": ids[None], "start": start}
+        return {"prompt": ids[None], "start": np.array([padding], np.int32)}
 
-    def _first(self, params, batch):
+    def _cache(self, params, samples):
+        """The cache before the first token, with room for any prompt and text."""
+        cfg = self.model.config
+        inputs = log_mel(samples, cfg.bins), cfg.max_length
+        return self.model.apply(params, *inputs, method="init_cache")
+
+    def _first(self, params, cache, batch):
         """The cache before the prompt's last token, and the probabilities [b v] after `start`."""
         prompt = batch["prompt"]
-        size = prompt.shape[1]
-        features = log_mel(batch["samples"], self.model.config.bins)
-        more = features, size + self.new
-        cache = self.model.apply(params, *more, method="init_cache") | {"start": batch["start"]}
+        cache = cache | {"start": batch["start"]}
         logits, cache = self.model.apply(params, prompt, cache, method="step")
         marks = prompt.shape[1] - 1 - (prompt[0, ::-1] == self.marks.start).argmax()
         cache["index"] = cache["index"] - 1  # the search reads the last token again

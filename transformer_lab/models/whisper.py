@@ -149,6 +149,7 @@ def example_inputs() -> tuple[Array, ...]:
     return jnp.zeros((1, 1, 1)), jnp.zeros((1, 2), jnp.int32)
 
 
+VIEW = "whisper"  # the reader of its attention, in viewing/capture.py
 CONFIG = WhisperConfig
 build = Whisper
 STACKS = {"encoder": "layers", "decoder": "decoder_layers"}

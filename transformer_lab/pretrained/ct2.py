@@ -106,8 +106,12 @@ def load(directory: str | Path) -> Pretrained:
         if not fits(ids, list[int]) or not all(0 <= i < config.vocab_size for i in ids):
             raise LabError(f"{path / CONFIG}: {theirs} must be tokens below {config.vocab_size}")
         banned[f"{ours}_tokens"] = tuple(sorted({*ids}))
+    heads = settings.get("alignment_heads", [])
+    if not fits(heads, list[list[int]]):
+        raise LabError(f"{path / CONFIG}: alignment_heads must be pairs of a layer and a head")
     new = min(NEW_TOKENS, config.max_length // 2)
-    decode = DecodeConfig(length_penalty="power", alpha=1.0, max_new_tokens=new, **banned)
+    more = {"max_new_tokens": new, "alignment_heads": tuple(map(tuple, heads))}
+    decode = DecodeConfig(length_penalty="power", alpha=1.0, **more, **banned)
     end = END + (config.vocab_size > ENGLISH)
     special = SpecialIds(pad=end, eos=end, start=end + 1)
     return Pretrained("whisper", "whisper", config, params, decode, special)

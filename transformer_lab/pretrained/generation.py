@@ -15,7 +15,7 @@ EARLY_STOPPING = {False: "heuristic", True: "first", "never": "exact"}  # theirs
 DEFAULT_NEW_TOKENS = 20
 
 UNDERSTOOD = words("""
-    bad_words_ids begin_suppress_tokens do_sample early_stopping forced_bos_token_id
+    alignment_heads bad_words_ids begin_suppress_tokens do_sample early_stopping forced_bos_token_id
     forced_eos_token_id max_length max_new_tokens min_length min_new_tokens stop_strings
     suppress_tokens
 """)
@@ -140,6 +140,9 @@ def read_generation(
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
         raise settings.error("stop_strings", "it must be a list of texts")
+    heads = settings.raw("alignment_heads", [])
+    if not fits(heads, list[list[int]]):
+        raise settings.error("alignment_heads", "it must be pairs of a layer and a head")
     # min_length counts the start token, min_new_tokens does not.
     least = settings.integer("min_length", 0, least=0) - 1
     decode = DecodeConfig(
@@ -151,6 +154,7 @@ def read_generation(
         banned_tokens=_banned_tokens(settings, special.eos, vocab_size),
         first_banned_tokens=_first_banned(settings, vocab_size),
         end_tokens=ends,
+        alignment_heads=tuple(map(tuple, heads)),
         first_token=first,
         force_eos=forced is not None,
         stop=tuple(stop),
@@ -289,6 +293,7 @@ def write_generation(
         "min_length": 1 + least if least and not decoder_only else 0,
         "begin_suppress_tokens": list(decode.first_banned_tokens),
         "bad_words_ids": [[token] for token in decode.banned_tokens],
+        "alignment_heads": [*map(list, decode.alignment_heads)],
         "eos_token_id": ends,
         "stop_strings": list(decode.stop),
     }

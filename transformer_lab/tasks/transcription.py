@@ -16,12 +16,13 @@ from transformer_lab.data.audio import AudioFile
 from transformer_lab.data.batching import RowPlan, RowsConfig
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.speech import TASKS, Marks, SpeechConfig, Transcriber
-from transformer_lab.errors import LabError, fractions
+from transformer_lab.errors import LabError, fractions, known
 from transformer_lab.models.base import SpeechToText
 from transformer_lab.ops.losses import Pair, token_metrics
 from transformer_lab.ops.spectrograms import HOP, RATE, log_mel
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
 from transformer_lab.tasks.building import Shapes, shapes_of
+from transformer_lab.tasks.scores import corpus_scores
 from transformer_lab.tasks.word_errors import word_error_rate
 
 SILENCE = ("<|nocaptions|>", "<|nospeech|>")  # two names of the same special token
@@ -94,8 +95,11 @@ class Transcription(Task):
     @cached_property
     def prompt(self) -> list[int]:
         """The special tokens that precede a transcript without timestamps."""
-        language = self.sections["speech"].language or "en"
-        return self.marks.prompt(language, self.sections["speech"].task, times=False)
+        speech = self.sections["speech"]
+        language = speech.language or self.sections["data"].language
+        if self.marks.languages:
+            known("config.data.language = ", language, self.marks.languages)
+        return self.marks.prompt(language, speech.task, times=False)
 
     @cached_property
     def marks(self) -> Marks:
@@ -151,10 +155,14 @@ class Transcription(Task):
         mask = np.zeros(target.shape, bool)
         for i, row in enumerate(rows):
             if row is not None:
-                samples, ids = AudioFile(row[0], RATE).take(0, size), row[1][: self.batch.length]
+                samples, ids = self.read(row[0]), row[1][: self.batch.length]
                 sound[i, : len(samples)] = samples
                 target[i, : len(ids)], mask[i, : len(ids)] = ids, True
         return {"features": self.features(sound), "target": target, "target_mask": mask}
+
+    def read(self, file: str) -> Float[np.ndarray, "n"]:
+        """The samples of a file, at most as many as a window has."""
+        return AudioFile(file, RATE).take(0, self.model_config.frames * HOP)
 
     def features(self, sound: Float[np.ndarray, "b n"]) -> Float[np.ndarray, "b f m"]:
         """The log mel spectrograms of windows of samples, computed on the CPU."""
@@ -197,20 +205,29 @@ class Transcription(Task):
         return replace(settings, banned_tokens=banned)
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """The word error rate of the split's recordings; before training ends, of some only."""
+        """The word error rate of the split's recordings; before training ends, of some only.
+
+        Of translations BLEU and chrF are scored too, and without a language in the config how
+        often it was found, where the data say which it is."""
         rows = list(self.examples(split))[: None if final else self.config.score_examples]
         if not rows:
             return Scores()
+        data, speech = self.sections["data"], self.sections["speech"]
         self._transcriber = self._transcriber or self.transcriber()  # kept, as it is compiled once
-        said = [
-            " ".join(s.text for s in self._transcriber({"params": params}, AudioFile(r.path, RATE)))
-            for r in rows
-        ]
-        wanted = [row.text for row in rows]
+        found = [list(self._transcriber({"params": params}, AudioFile(r.path, RATE))) for r in rows]
+        said = [" ".join(segment.text for segment in some) for some in found]
+        wanted, notes = [row.text for row in rows], {}
         values = {"wer": word_error_rate(wanted, said), "num_examples": float(len(rows))}
-        values["wer_numbers"] = word_error_rate(wanted, said, numbers=True)
+        if data.language == "en" or data.translated:
+            values["wer_english"] = word_error_rate(wanted, said, english=True)
+        if data.translated:
+            more, notes["bleu_signature"] = corpus_scores(said, wanted)
+            values |= more
+        if self.marks.languages and not speech.language:
+            right = sum(some[:1] != [] and some[0].language == data.language for some in found)
+            values["language_accuracy"] = right / len(rows)
         shown = [tuple(x) for x in zip([r.path for r in rows], said, wanted, strict=True)]
-        return Scores(values, shown[: self.shown(final)])
+        return Scores(values, shown[: self.shown(final)], notes)
 
     def details(self) -> list[str]:
         sample = [row.text for row in list(self.examples("train"))[:500]]

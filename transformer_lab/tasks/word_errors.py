@@ -10,6 +10,7 @@ _WITHIN = re.compile(r"(?<=\w)[.'’](?=\w)|(?<=\w)[’'](?=\W|$)")  # a.m., don
 _OTHER = re.compile(r"[^\w\s]|_")
 _UNSAID = re.compile(r"\[[^]]*\]|\([^)]*\)")
 _DIGITS = re.compile(r"(\d+)(?:(st|nd|rd|th)\b)?")
+_ONE = re.compile(r"\bone\s+(?=hundred|thousand|million|billion)")
 _ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth"}
 _ORDINALS |= {"eight": "eighth", "nine": "ninth", "twelve": "twelfth"}
 _SMALL = (
@@ -20,11 +21,26 @@ _SMALL = (
 _TENS = (
     "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
 )  # fmt: skip
+# What English contracts, written out; 's after a noun may be a possessive, which stays.
+_CONTRACTED = (
+    (r"\bwon't\b", "will not"),
+    (r"\b(can't|cannot)\b", "can not"),
+    (r"\bshan't\b", "shall not"),
+    (r"\blet's\b", "let us"),
+    (r"n't\b", " not"),
+    (r"'m\b", " am"),
+    (r"'re\b", " are"),
+    (r"'ve\b", " have"),
+    (r"'ll\b", " will"),
+    (r"'d\b", " would"),
+    (r"\b(it|that|he|she|what|who|there|here|where|how)'s\b", r"\1 is"),
+    (r"\b(hmm|mm+|mhm|uh+|um+)\b", " "),  # fillers
+)
 _LARGE = ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
 
 
 def word_error_rate(
-    references: Sequence[str], transcripts: Sequence[str], numbers: bool = False
+    references: Sequence[str], transcripts: Sequence[str], english: bool = False
 ) -> float:
     """Substitutions, insertions and deletions in all texts, divided by the references' words.
 
@@ -33,22 +49,28 @@ def word_error_rate(
         raise LabError(f"{len(references)} references for {len(transcripts)} transcripts")
     errors = total = 0
     for reference, transcript in zip(references, transcripts, strict=True):
-        wanted, found = (normalised(side, numbers) for side in (reference, transcript))
+        wanted, found = (normalised(side, english) for side in (reference, transcript))
         errors, total = errors + distance(wanted, found), total + len(wanted)
     if not total:
         raise LabError("a word error rate needs at least one word of reference")
     return errors / total
 
 
-def normalised(text: str, numbers: bool = False) -> list[str]:
+def normalised(text: str, english: bool = False) -> list[str]:
     """The words of a text: lower case, Unicode form NFKC, text in brackets removed.
 
     Apostrophes, and full stops within a word, are removed; other characters that are no letters or
-    digits separate words. With `numbers`, 17 and 17th are spelt as English words."""
+    digits separate words. With `english`, 17 and 17th are spelt as words ("one hundred" counts as
+    "hundred"), contractions are written out and fillers removed, much as Radford 2023 (appendix C)
+    does; other spellings stay as they are."""
     text = _UNSAID.sub(" ", unicodedata.normalize("NFKC", text)).casefold()
+    for short, long in _CONTRACTED if english else ():
+        text = re.sub(short, long, text.replace("’", "'"))
     text = _OTHER.sub(" ", _WITHIN.sub("", text))
-    spell = lambda m: f" {(ordinal if m[2] else str)(spelt(int(m[1])))} "  # noqa: E731
-    return (_DIGITS.sub(spell, text) if numbers else text).split()
+    if english:
+        text = _DIGITS.sub(lambda m: f" {(ordinal if m[2] else str)(spelt(int(m[1])))} ", text)
+        text = _ONE.sub("", text)
+    return text.split()
 
 
 def spelt(number: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from transformer_lab.errors import LabError
+from transformer_lab.ops.spectrograms import RATE, log_mel
 
 
 class Inputs(NamedTuple):
@@ -17,6 +18,7 @@ class Inputs(NamedTuple):
     text: str | None = None
     text_b: str | None = None
     image: str | None = None  # an image file
+    audio: str | None = None  # an audio file
     extend: bool = False
     words: bool = False  # whether pieces are joined to words: see `text_map`
 
@@ -29,6 +31,8 @@ class Map(NamedTuple):
     columns: list[str]
     picture: UInt8[np.ndarray, "height width 3"] | None = None
     grid: tuple[int, int] | None = None  # patches down and across; they are the last rows, columns
+    # Seconds of a column, where columns are frames of sound; the picture is their spectrogram.
+    seconds: float | None = None
 
 
 Maps = dict[str, Map]
@@ -163,6 +167,48 @@ def read_two_towers(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     return maps
 
 
+def read_whisper(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """Attention to the first window of an audio file, from its transcript or the second text.
+
+    A row is the token that is written. The first map holds the heads that times are taken from,
+    with the second in which each token begins by their alignment."""
+    if inputs.audio is None or inputs.text is not None or inputs.image is not None:
+        raise LabError("this model hears: give --audio=FILE and no --text or --image")
+    reader, given = task.transcriber(word_times=True), {"params": params}
+    samples = task.read(inputs.audio)
+    heard = reader.hear(given, samples)
+    language = reader.config.language or reader.language_of(given, heard)
+    if inputs.text_b is None:
+        ids = reader.texts(reader.window(given, heard, language=language).ids)
+    else:
+        ids = task.target_of(inputs.text_b)[:-1]
+    prompt = reader.marks.prompt(language, reader.config.task, times=False)
+    written, lead = [*ids, task.tokenizer.eos_id], len(prompt)
+    found = captured(task.model, params, _row([*prompt, *written]), heard, method="step")["decoder"]
+    aligner, length = reader.aligner, len(samples) / RATE
+    cross = stacked(found, "cross_attention")[0][..., : aligner.frames(length)]
+    chosen = np.stack([cross[layer, head] for layer, head in aligner.heads])
+    rows = [task.tokenizer.piece(i) for i in written]
+    starts = aligner.starts(chosen, lead, length)
+    timed = [f"{row} {start:.2f} s" for row, start in zip(rows, starts, strict=True)]
+    columns = [f"{i * aligner.step:.2f} s" for i in range(cross.shape[-1])]
+    bands = np.asarray(log_mel(jnp.asarray(samples[None]), task.model_config.bins))[0]
+    more = {"columns": columns, "picture": spectrogram(bands), "seconds": aligner.step}
+    own, read = stacked(found)[0][..., : len(prompt) + len(written)], [*prompt, *written]
+    return {
+        "alignment": Map(chosen[None, :, lead - 1 : -1], timed, **more),
+        "cross-attention": Map(cross[:, :, lead - 1 : -1], rows, **more),
+        "decoder self-attention": text_map(task.tokenizer, own, read, read, inputs.words),
+    }
+
+
+def spectrogram(bands: Float[np.ndarray, "frames bins"]) -> UInt8[np.ndarray, "bins frames 3"]:
+    """A picture of a spectrogram: time from left to right, low bands below, loud ones dark."""
+    shares = (bands - bands.min()) / max(float(np.ptp(bands)), 1e-9)
+    grey = np.rint(255 * (1 - shares)).astype(np.uint8).T[::-1]
+    return np.repeat(grey[..., None], 3, axis=-1)
+
+
 READERS: dict[str, Reader] = {
     "encoder": read_encoder,
     "decoder": read_decoder,
@@ -171,6 +217,7 @@ READERS: dict[str, Reader] = {
     "recurrent_seq2seq": read_recurrent,
     "vision": read_vision,
     "two_towers": read_two_towers,
+    "whisper": read_whisper,
 }
 
 
@@ -244,8 +291,8 @@ def image_map(
 
 
 def _text(inputs: Inputs) -> str:
-    if inputs.image is not None:
-        raise LabError("this model reads text: give --text=TEXT and no --image")
+    if inputs.image is not None or inputs.audio is not None:
+        raise LabError("this model reads text: give --text=TEXT and no --image or --audio")
     if inputs.text is None:
         raise LabError("--text=TEXT is missing: what the model reads")
     return inputs.text

@@ -61,12 +61,34 @@ function fit(text, letters = 18) {
 }
 
 const longest = () => Math.max(map.rows.length, map.columns.length);
-const cell = () => Math.max(1, Math.min(24, Math.floor(640 / longest())));
-const margin = () => cell() > 9 ? 150 : 0;
+const between = (least, size, most) => Math.max(least, Math.min(most, Math.floor(size)));
+const square = () => between(1, 640 / longest(), 24);
+// Width and height of a weight; under a spectrogram columns are narrow, and rows have names.
+const cell = () => map.seconds
+  ? [between(1, 900 / map.columns.length, 8), 20] : [square(), square()];
+const margin = () => map.seconds || square() > 9 ? 150 : 0;
+
+function picture() { // once it is loaded
+  if (!map.picture) return null;
+  if (!image || image.src !== map.picture) {
+    image = new Image();
+    image.onload = () => map.seconds ? drawHeat() : drawPicture();
+    image.src = map.picture;
+  }
+  return image.complete ? image : null;
+}
+
+function drawSound(context, edge, width) { // above the columns, with the seconds
+  if (picture()) context.drawImage(image, edge, 0, map.columns.length * width, edge - 18);
+  context.fillStyle = "#111";
+  context.textAlign = "left";
+  for (let second = 0; second < map.columns.length * map.seconds; second++)
+    context.fillText(`${second} s`, edge + second / map.seconds * width, edge - 8);
+}
 
 function drawHeat() {
-  const rows = map.rows.length, columns = map.columns.length, size = cell(), edge = margin();
-  const context = canvas("heat", edge + columns * size, edge + rows * size);
+  const rows = map.rows.length, columns = map.columns.length, [wide, size] = cell();
+  const edge = margin(), context = canvas("heat", edge + columns * wide, edge + rows * size);
   const pixels = new ImageData(columns, rows);
   weights.forEach((w, i) => {
     const share = peak ? w / peak : 0;
@@ -77,17 +99,18 @@ function drawHeat() {
   small.height = rows;
   small.getContext("2d").putImageData(pixels, 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, edge, edge, columns * size, rows * size);
+  context.drawImage(small, edge, edge, columns * wide, rows * size);
   context.strokeStyle = "#b34700";
   context.lineWidth = 2;
-  if (state.row >= 0) context.strokeRect(edge, edge + state.row * size, columns * size, size);
+  if (state.row >= 0) context.strokeRect(edge, edge + state.row * size, columns * wide, size);
   if (state.row >= 0 && state.column >= 0)
-    context.strokeRect(edge + state.column * size, edge + state.row * size, size, size);
+    context.strokeRect(edge + state.column * wide, edge + state.row * size, wide, size);
   if (!edge) return;
   context.textAlign = "right";
   map.rows.forEach((t, i) => context.fillText(fit(t), edge - 5, edge + (i + .5) * size));
   context.textAlign = "left";
-  map.columns.forEach((t, i) => {
+  if (map.seconds) drawSound(context, edge, wide);
+  else map.columns.forEach((t, i) => {
     context.save();
     context.translate(edge + (i + .5) * size, edge - 5);
     context.rotate(-Math.PI / 2);
@@ -97,6 +120,8 @@ function drawHeat() {
 }
 
 function drawLines() {
+  byId("lines-figure").hidden = !!map.seconds; // thousands of frames in one column show nothing
+  if (map.seconds) return;
   const step = longest() > 64 ? 12 : 20, x = [150, 350];
   const context = canvas("lines", 500, longest() * step), shown = links(MOST_LINES);
   context.font = `${Math.min(13, step)}px system-ui, sans-serif`;
@@ -120,14 +145,8 @@ function drawLines() {
 }
 
 function drawPicture() {
-  byId("picture-figure").hidden = !map.picture;
-  if (!map.picture) return;
-  if (!image || image.src !== map.picture) {
-    image = new Image();
-    image.onload = drawPicture;
-    image.src = map.picture;
-  }
-  if (!image.complete) return;
+  byId("picture-figure").hidden = !map.grid;
+  if (!map.grid || !picture()) return;
   const scale = 384 / Math.max(image.width, image.height), [down, across] = map.grid;
   const width = image.width * scale, height = image.height * scale;
   const context = canvas("picture", width, height);
@@ -216,8 +235,8 @@ byId("heat").addEventListener("keydown", event => {
     column: move(state.column, step[1], map.columns.length) });
 });
 byId("heat").addEventListener("click", event => {
-  const at = position => Math.floor((position - margin()) / cell());
-  const row = at(event.offsetY), column = at(event.offsetX);
+  const at = (position, size) => Math.floor((position - margin()) / size);
+  const [wide, high] = cell(), row = at(event.offsetY, high), column = at(event.offsetX, wide);
   if (row >= 0 && column >= 0 && row < map.rows.length && column < map.columns.length)
     choose({ row, column });
 });

@@ -49,6 +49,7 @@ def _values(found: Map, fine: bool) -> dict:
         "weights": encode(numbers),
         "largest": encode(largest),
         "grid": found.grid,
+        "seconds": found.seconds,
         "picture": None if found.picture is None else _data_uri(found.picture),
     }
 

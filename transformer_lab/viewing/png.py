@@ -17,13 +17,16 @@ def png(found: Map, layer: int | None = None, head: int | None = None) -> bytes:
     """A PNG picture of one head with its tokens, or of all layers and heads where None is given.
 
     For an image the patches' weights lie over it, with each layer's mean and the attention rollout
-    up to that layer.
+    up to that layer. Of sound the mean of the heads is drawn, below the spectrogram.
     """
     layers, heads = (
         range(n) if chosen is None else [chosen]
         for chosen, n in zip((layer, head), found.weights.shape, strict=False)
     )
-    if found.picture is not None:
+    if found.seconds is not None:
+        some = found.weights[np.ix_(list(layers), list(heads))].mean(axis=(0, 1))
+        figure = _below_sound(found, some)
+    elif found.picture is not None:
         figure = _over_picture(found, layers, heads)
     elif len(layers) == len(heads) == 1:
         figure = _one(found, layers[0], heads[0])
@@ -48,6 +51,19 @@ def _one(found: Map, layer: int, head: int) -> Figure:
     # A token may hold a "$": it is no formula.
     ax.set_xticks(range(s), columns, rotation=90, parse_math=False)
     ax.set_yticks(range(t), rows, parse_math=False)
+    return figure
+
+
+def _below_sound(found: Map, weights: Float[np.ndarray, "t s"]) -> Figure:
+    t, s = weights.shape
+    length = s * found.seconds
+    figure = Figure((min(3 + 1.5 * length, 40.0), 2.5 + 0.22 * t), layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=[1.5, 0.22 * t])
+    above.imshow(found.picture, extent=(0, length, 0, 1), aspect="auto")
+    above.set(yticks=[], ylabel="frequency")
+    below.imshow(weights, extent=(0, length, t, 0), cmap="Blues", vmin=0, aspect="auto")
+    below.set(xlabel="seconds")
+    below.set_yticks(np.arange(t) + 0.5, map(_cut, found.rows), parse_math=False)
     return figure
 
 
