@@ -47,7 +47,8 @@ def save_to_workdir(
 ) -> None:
     """Writes a run at step 0 with the model's parameters, settings and tokenizer.
 
-    The tokenizer's `files` are by default those in the source. The data section keeps its defaults, for nothing in the source says what it was trained on.
+    The tokenizer's `files` are by default those in the source. The data section keeps its defaults,
+    for nothing in the source says what it was trained on.
     Raises: LabError if the directory holds a run, or the tokenizer is missing or another model's.
     """
     path = place(workdir)
