@@ -85,8 +85,8 @@ def test_the_oldest_turns_are_dropped_until_the_rest_fits(chat):
     ids, kept = chat.fitting(talk, whole - 1)
     assert kept == [talk[0], *talk[3:]] and ids == chat.ids(kept) and len(ids) < whole
     assert chat.fitting(talk, 70)[1] == [talk[0], talk[5]]
-    with pytest.raises(LabError, match="the message takes 64 tokens, and there is room for 63"):
-        chat.fitting(talk, 63)
+    with pytest.raises(LabError, match="the message takes 50 tokens, and there is room for 49"):
+        chat.fitting(talk, 49)
 
 
 FOREVER = (

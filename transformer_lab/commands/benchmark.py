@@ -62,6 +62,7 @@ def run(benchmark: Benchmark, file: Path, model: str, score) -> list[Row]:
     keys = [key_of(item, model) for item in benchmark.items]
     missing = [n for n, key in enumerate(keys) if key not in done]
     with file.open("a", encoding="utf-8") as out:
+        out.write("\n" * (bool(done) and not file.read_bytes().endswith(b"\n")))  # a line cut short
         for count, (n, row) in enumerate(score([benchmark.items[n] for n in missing]), 1):
             done[keys[missing[n]]] = row
             out.write(json.dumps({"key": keys[missing[n]], **row}) + "\n")

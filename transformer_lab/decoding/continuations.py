@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_lab.decoding.batch import Batch, fill
 
-SIZES = sorted({8 * 2**n for n in range(14)} | {12 * 2**n for n in range(14)})  # 8 12 16 24 32 ...
+SHORTEST = 16, 8  # lengths of contexts and of continuations are these times a power of two
 
 
 class Scored(NamedTuple):
@@ -47,15 +47,19 @@ class Continuations:
         contexts = max(self.rows // most, 1)
         shapes = {n: self._shape(*group) for n, group in enumerate(groups)}
         order = sorted(shapes, key=shapes.get)
-        while order:
-            some = [n for n in order[:contexts] if shapes[n] == shapes[order[0]]]
-            order = order[len(some) :]
-            yield from self._batch(params, groups, some, shapes[some[0]], contexts, most)
+        for first in range(0, len(order), contexts):
+            some = order[first : first + contexts]
+            shape = tuple(max(sizes) for sizes in zip(*map(shapes.get, some), strict=True))
+            yield from self._batch(params, groups, some, shape, contexts, most)
 
     def _shape(self, context: Sequence[int], ends: Sequence[Sequence[int]]) -> tuple[int, int]:
         """The lengths that hold a context but its last token, and its continuations."""
-        last = _size(max(map(len, ends)))
-        return min(_size(len(context) - 1), self.model.config.max_length), last
+        read, made = len(context) - 1, max(map(len, ends))
+        sizes = [
+            size << max(-(-n // size) - 1, 0).bit_length()
+            for n, size in zip((read, made), SHORTEST, strict=True)
+        ]
+        return min(sizes[0], self.model.config.max_length), sizes[1]
 
     def _batch(self, params, groups, some, shape, contexts: int, most: int):
         read, made = shape
@@ -99,8 +103,3 @@ def _chosen(logits: Float[Array, "r t v"], targets: Int[Array, "r t"]) -> Float[
     """The log-probabilities of the targets."""
     own = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return own - jax.nn.logsumexp(logits, axis=-1)
-
-
-def _size(least: int) -> int:
-    """The first of SIZES that is not below `least`."""
-    return next(size for size in SIZES if size >= least)

@@ -42,7 +42,7 @@ class ChatTemplate:
         """The ids of a conversation, by default with the beginning of the assistant's answer.
 
         Raises: LabError if the template refuses the messages, or does not end."""
-        mark = f"\ufdd0{secrets.token_hex(8)}:"  # occurs in no message
+        mark = f"\ufdd0{secrets.randbelow(10**18)}:"  # occurs in no message, and has no letters
         hidden: list[str] = []
 
         def hide(match: re.Match[str]) -> str:
