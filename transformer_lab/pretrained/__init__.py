@@ -21,7 +21,7 @@ from transformer_lab.pretrained.generation import (
     special_ids,
     write_generation,
 )
-from transformer_lab.pretrained.hub import CONFIG, read_directory, write_directory
+from transformer_lab.pretrained.hub import HubDirectory, read_directory, write_directory
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
 from transformer_lab.pretrained.running import RUNNERS
@@ -78,13 +78,17 @@ def model_type_of(kind: str, config: Any, wanted: str = "") -> str:
 
 def load(directory: str | Path) -> Pretrained:
     """The model of a directory with its settings. Raises: LabError that says what is wrong."""
-    found = read_directory(directory)
+    return load_found(read_directory(directory))
+
+
+def load_found(found: HubDirectory) -> Pretrained:
+    """The model of a directory's contents, as `load`, which may come from another format."""
     model_type = found.config.get("model_type")
     if not isinstance(model_type, str):
-        raise LabError(f'{found.path / CONFIG}: "model_type" is missing')
+        raise LabError(f'{found.settings}: "model_type" is missing')
     record = family(model_type)
     tensors, prefix = without_wrappers(found.tensors)
-    settings = Settings(found.config, str(found.path / CONFIG), tensors)
+    settings = Settings(found.config, found.settings, tensors)
     for name, hint in LISTED.items():
         if not fits(found.config.get(name), hint | None):
             raise settings.error(name, f"it must be {hint}")

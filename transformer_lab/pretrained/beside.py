@@ -1,7 +1,7 @@
 """The files beside the weights: the tokenizer's, and how images and sound are prepared."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,17 @@ from transformer_lab.text.tokenizer import HEADER, SETTINGS, SPECIAL_PIECES
 NO_IDS = SpecialIds(NO_TOKEN, NO_TOKEN, NO_TOKEN)
 
 
-def read_tokenizer(model: Pretrained, source: Path) -> Tokenizer:
-    """The tokenizer beside the weights; LabError if its ids are not those of the model.
+def read_tokenizer(
+    model: Pretrained, source: Path, files: Mapping[str, bytes] | None = None
+) -> Tokenizer:
+    """The tokenizer in `files`, else in those beside the weights; LabError if its ids are not those
+    of the model.
 
     Marian's tokenizer has exactly as many tokens as the model. In other families the embedding may
     have more rows than there are tokens, and the model may lack an end token."""
     exact = model.model_type == "marian"
-    tokenizer = _load(source, MarianTokenizer.file_names if exact else _layout(model, source))
+    names = () if files else MarianTokenizer.file_names if exact else _layout(model, source)
+    tokenizer = _load(source, names, files)
     ids = {"pad": tokenizer.pad_id} if exact else {}
     ids["eos"] = tokenizer.eos_id
     if model.kind == "encoder_decoder":
@@ -61,9 +65,10 @@ def _layout(model: Pretrained, source: Path) -> list[str]:
     return [HEADER, *HfTokenizer.file_names, *older.foreign_files]
 
 
-def _load(source: Path, names: Iterable[str]) -> Tokenizer:
+def _load(source: Path, names: Iterable[str], files: Mapping[str, bytes] | None) -> Tokenizer:
     found = {name: (source / name).read_bytes() for name in names if (source / name).is_file()}
-    needed = MarianTokenizer.foreign_files if HEADER not in names else ()
+    found |= files or {}
+    needed = MarianTokenizer.foreign_files if names and HEADER not in names else ()
     if missing := [name for name in needed if name not in found]:
         raise LabError(f"{source}: a run needs the tokenizer too, {', '.join(missing)} missing")
     try:

@@ -29,6 +29,11 @@ class HubDirectory:
     generation: dict[str, Any] | None  # None: there is no such file
     tensors: dict[str, np.ndarray]
 
+    @property
+    def settings(self) -> str:
+        """The file of the settings, for messages."""
+        return str(self.path / CONFIG if self.path.is_dir() else self.path)
+
 
 def read_directory(path: str | Path) -> HubDirectory:
     """Reads the settings and tensors of a model. Raises: LabError that names the faulty file."""

@@ -23,7 +23,8 @@ from transformer_lab.models.base import LanguageModel
 from transformer_lab.ops.losses import Pair, cross_entropy, token_metrics
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
 from transformer_lab.tasks.building import Shapes, shapes_of
-from transformer_lab.text.stream import continuation
+from transformer_lab.text.chat import ChatTemplate
+from transformer_lab.text.stream import Shown, TextStream, continuation
 
 LAYOUTS = ("stream", "packed")
 
@@ -174,8 +175,27 @@ class LanguageModeling(Task):
         return continuation(self.tokenizer, self.without_start(prompt), ids)
 
     def without_start(self, prompt: Sequence[int]) -> Sequence[int]:
-        """The ids of a prompt without the start token, if it begins with one."""
-        return prompt[1:] if list(prompt[:1]) == [self.start_id] else prompt
+        """The ids of a prompt without the start token, if it begins with one; of a conversation
+        those after its last end token."""
+        prompt = prompt[1:] if list(prompt[:1]) == [self.start_id] else prompt
+        ends = [i for i, token in enumerate(prompt) if token == self.tokenizer.eos_id]
+        return prompt[ends[-1] + 1 :] if ends else prompt
+
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        """The template that turns messages into a prompt; LabError if the tokenizer has none."""
+        return ChatTemplate(self.tokenizer)
+
+    def stream(
+        self, generator: Generator, params: Params, prompt: Sequence[int], number=0, seed=0
+    ) -> Iterator[str]:
+        """The text generated after a prompt as it is made, up to the first stop string."""
+        shown = Shown(self.sections["decode"].stop)
+        text = TextStream(self.tokenizer, self.without_start(prompt))
+        parts = generator.stream(params, [prompt], [number], seed, self.stops)
+        for _, ids, _ in parts:
+            yield shown.add("".join(map(text.push, ids)))
+        yield shown.add(text.finish(), last=True)
 
     def generator(self, place: Place | None = None) -> Generator:
         """The decoding loop that continues prompts, one for each `place`, compiled once."""

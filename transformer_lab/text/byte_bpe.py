@@ -30,8 +30,9 @@ ADDED = "added_tokens.json"  # ids of pieces that were added to the vocabulary
 DECODER = "added_tokens_decoder"  # in tokenizer_config.json: the same, with their properties
 NAMED = (SETTINGS, "special_tokens_map.json")  # name tokens by text, as eos_token: "</s>"
 NUMBERED = ("config.json", "generation_config.json")  # name tokens by id, as eos_token_id: 2
+CHAT = "chat_template.jinja"  # or the key chat_template of tokenizer_config.json
 START = "decoder_start_token_id"  # the start token of an encoder-decoder
-FOREIGN = (HEADER, VOCAB, MERGES, ADDED, *NAMED, *NUMBERED)
+FOREIGN = (HEADER, VOCAB, MERGES, ADDED, *NAMED, *NUMBERED, CHAT)
 WORD_END = "</w>"  # of CLIP's pieces that end a word
 CLIP_WORDS = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
@@ -96,8 +97,9 @@ class HfTokenizer(LibraryTokenizer):
     }
 
     def __init__(self, config: TokenizerConfig, files: Mapping[str, bytes]):
-        known = {HEADER, *self.foreign_files, ADDED, *NAMED, *NUMBERED}
+        known = {HEADER, *self.foreign_files, ADDED, *NAMED, *NUMBERED, CHAT}
         self._files = {name: files[name] for name in sorted(known) if name in files}
+        self.chat_template = _chat_template(self._files)
         library = self._read(self._files)
         _add_tokens(library, self._files)
         self._words = getattr(library.model, "end_of_word_suffix", None) == WORD_END
@@ -118,6 +120,7 @@ class HfTokenizer(LibraryTokenizer):
             bos = begin[0] if begin else bos
             named = begin or _named(next(islice(self.roles, 1, None)), library, self._files)
             self.text_start = None if named is None else bos
+            self.starts_texts = settings_in(self._files, SETTINGS).get("add_bos_token")
         self.bos_id, self.pad_id, self.unk_id = (eos if i is None else i for i in (bos, pad, unk))
         super().__init__(config, library)
         self.config = replace(config, vocab_size=self.vocab_size)
@@ -223,6 +226,17 @@ def _add_tokens(library: Any, files: Mapping[str, bytes]) -> None:
                 f"{file}: the added token {token.content!r} has the id {number}, but by the "
                 f"vocabulary it is {library.token_to_id(token.content)}"
             )
+
+
+def _chat_template(files: Mapping[str, bytes]) -> str | None:
+    """The template of conversations; of several with names, the one called default."""
+    if CHAT in files:
+        return files[CHAT].decode(errors="replace")
+    found = settings_in(files, SETTINGS).get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
 
 
 def _special(

@@ -26,7 +26,8 @@ class LibraryTokenizer(Tokenizer):
         self._pieces = {i: piece for piece, i in library.get_vocab().items()}
         super().__init__(config, max(self._pieces, default=-1) + 1)
         added = library.get_added_tokens_decoder().items()
-        self._reserved = {i for i, token in added if token.special} | self.special_ids
+        self.controls = {token.content: i for i, token in added if token.special}
+        self._reserved = {*self.controls.values()} | self.special_ids
         # Text may be unknown, unless the unknown token is also the end, start or padding token.
         self._reserved -= {self.unk_id} - {self.pad_id, self.eos_id, self.bos_id}
 

@@ -76,3 +76,24 @@ class TextStream:
         sent = self._sent - len(old) + len(new)
         if sent > 0 and old[self._sent :] == new[sent:]:
             self._tail, self._sent = short, sent
+
+
+class Shown:
+    """Passes text on up to the first stop string; holds back what may be the beginning of one."""
+
+    def __init__(self, stop: tuple[str, ...]):
+        self.stop, self.held, self.over = stop, "", False
+        self.longest = max(map(len, stop), default=1) - 1
+
+    def add(self, text: str, last: bool = False) -> str:
+        """Takes more text, and returns what may be shown now; `last`: no more text will come."""
+        self.held += text
+        ends = [self.held.find(s) for s in self.stop if s in self.held]
+        if self.over or ends:
+            out = "" if self.over else self.held[: min(ends)]
+            self.over, self.held = True, ""
+            return out
+        keep = 0 if last else self.longest
+        cut = len(self.held) - keep if keep else len(self.held)
+        out, self.held = self.held[: max(cut, 0)], self.held[max(cut, 0) :]
+        return out

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain, groupby
 from operator import index
+from types import MappingProxyType
 from typing import Any, ClassVar, SupportsIndex
 
 from transformer_lab.errors import LabError, nearest
@@ -79,6 +80,9 @@ class Tokenizer(ABC):
     start_ids: tuple[int, ...] = ()  # ids before each text of an encoder-decoder, as BART's <s>
     # The id before each text of a decoder, as a loaded tokenizer says; None: unknown.
     text_start: int | None = None
+    starts_texts: bool | None = None  # whether a loaded tokenizer says that texts get one
+    chat_template: str | None = None  # Jinja's template of conversations, if it was loaded with one
+    controls: Mapping[str, int] = MappingProxyType({})  # the tokens that only a template writes
 
     # The files it stores beside the header, and those by which a directory that another
     # library wrote (no header of ours) is recognised as this kind.

@@ -1,6 +1,7 @@
 """Turns a Hugging Face model into a run at step 0, which all commands can open."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,22 +39,30 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 PIXELS = {"dinov2": IMAGENET}  # what a family's models were trained on, if no file says it
 
 
-def save_to_workdir(model: Pretrained, source: str | Path, workdir: str | Path) -> None:
+def save_to_workdir(
+    model: Pretrained,
+    source: str | Path,
+    workdir: str | Path,
+    files: Mapping[str, bytes] | None = None,
+) -> None:
     """Writes a run at step 0 with the model's parameters, settings and tokenizer.
 
-    The data section keeps its defaults, for nothing in the source says what it was trained on.
+    The tokenizer's `files` are by default those in the source. The data section keeps its defaults,
+    for nothing in the source says what it was trained on.
     Raises: LabError if the directory holds a run, or the tokenizer is missing or another model's.
     """
     path = place(workdir)
     runs.refuse_taken(path, "--workdir")
-    config, task, mesh = as_task(model, Path(source))
+    config, task, mesh = as_task(model, Path(source), files)
     runs.write_new(config, task, mesh, model.params, path)
     log(f"{path} holds the model as a run: use it, or train on with --init_from={path}")
 
 
-def as_task(model: Pretrained, source: Path) -> tuple[ConfigDict, Any, Mesh]:
+def as_task(
+    model: Pretrained, source: Path, files: Mapping[str, bytes] | None = None
+) -> tuple[ConfigDict, Any, Mesh]:
     """The config of a run with the model, its task, and the mesh of the devices."""
-    tokenizer = check_source(model, source)
+    tokenizer = check_source(model, source, files)
     config = run_config(model, tokenizer)
     if isinstance(model.config, Pictures | Towers):
         config.task.update(read_pixels(source) or PIXELS.get(model.model_type, {}))
@@ -62,12 +71,12 @@ def as_task(model: Pretrained, source: Path) -> tuple[ConfigDict, Any, Mesh]:
     return config, runs.build_task(resolved, run_assets(model, tokenizer), mesh), mesh
 
 
-def check_source(model: Pretrained, source: Path) -> Any:
+def check_source(model: Pretrained, source: Path, files: Mapping[str, bytes] | None = None) -> Any:
     """The model's tokenizer, None for a model of images. Raises: LabError if it cannot be a run."""
     if isinstance(model.config, Sees) and not isinstance(model.config, Pictures):
         raise LabError(f"{source}: no task uses {model.model_type} yet, --check alone reads it")
     if not isinstance(model.config, Pictures):
-        return read_tokenizer(model, source)
+        return read_tokenizer(model, source, files)
     return None
 
 
@@ -120,6 +129,8 @@ def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
         pictures = model.config.tower if isinstance(model.config, Towers) else model.config
         channels = pictures.channels
         config.task.update({name: (0.5,) * channels for name in ("mean", "std")})
+    if task == "language_modeling" and tokenizer.starts_texts is False:
+        config.task.prompt_start = False
     if tokenizer is not None:
         config.tokenizer.update(asdict(tokenizer.config))
     return config

