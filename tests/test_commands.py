@@ -1,6 +1,7 @@
 """The commands: each is a file that is found by its name and says what it does."""
 
 import importlib
+import re
 import sys
 
 import pytest
@@ -17,6 +18,12 @@ def test_a_file_among_the_commands_is_a_command_and_its_first_line_is_shown(caps
         lines = [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
         assert lines == sorted(entry.COMMANDS) and len(lines) > 20
         assert "  train       Trains the run of a config, or resumes it\n" in shown
+
+
+def test_the_version_is_that_of_the_package(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["transformer_lab", "--version"])
+    entry.main()
+    assert re.fullmatch(r"transformer_lab \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
 def test_a_misspelt_command_names_the_nearest(capsys, monkeypatch):

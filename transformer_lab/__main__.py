@@ -3,6 +3,7 @@
 import ast
 import importlib
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from transformer_lab.errors import LabError, known
@@ -19,6 +20,9 @@ def main() -> None:
     name, *rest = sys.argv[1:] or ["--help"]
     if name.strip("-") in ("h", "help", "helpfull", "helpshort"):
         print(overview())
+        return
+    if name == "--version":
+        print(f"transformer_lab {version('transformer_lab')}")
         return
     try:
         known("the command ", name, COMMANDS)

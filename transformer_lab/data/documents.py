@@ -15,9 +15,9 @@ class DocumentsConfig(SourceConfig):
     path: str = ""  # local copy of the set, or the user's file or folder
     tfds_name: str = ""  # a set with the feature "text", e.g. "lm1b"
     validation_share: float = 0.05  # share of documents; splits that the source has are kept
-    test_share: float = 0.05
+    test_share: float = 0.05  # held out for the final scores
     max_documents: int = 0  # training documents at most (0 = all); held-out ones stay the same
-    split_seed: int = 0
+    split_seed: int = 0  # another number holds out others
 
     KIND = "documents"
 

@@ -26,7 +26,7 @@ _SIDED = re.compile(r"\b(left|right)")
 class EmojiConfig(SourceConfig):
     """Settings of emoji: the artist, the languages, and which concepts are held out."""
 
-    source: str = "emoji"
+    source: str = "emoji"  # where the pictures come from: emoji
     path: str = ""  # a folder with the three packages unpacked under their names
     artist: str = "google"  # google | twitter: whose drawings are trained on
     languages: tuple[str, ...] = ("en", "fr")  # of the captions
@@ -34,7 +34,7 @@ class EmojiConfig(SourceConfig):
     validation_share: float = 0.0  # 0: all others are trained on, and no validation is made
     max_concepts: int = 0  # to train on at most (0 = all); held-out ones stay the same
     tones: bool = True  # train on drawings in all tones of skin
-    split_seed: int = 0
+    split_seed: int = 0  # another number holds out others
 
     KIND = "captioned"
 

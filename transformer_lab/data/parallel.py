@@ -28,10 +28,10 @@ class PairsConfig(SourceConfig):
     path: str = ""  # local copy of the set, or the user's file(s)
     tfds_name: str = ""  # e.g. "wmt14_translate/de-en"
     validation_size: int = 500  # pairs
-    test_size: int = 500
+    test_size: int = 500  # pairs held out for the final scores
     max_characters: int = 200  # pairs with a longer side are dropped and counted (0 = no limit)
     max_pairs: int = 0  # training pairs at most (0 = all); the held-out splits stay the same
-    split_seed: int = 0
+    split_seed: int = 0  # another number holds out others
 
     KIND = "pairs"
 

@@ -26,14 +26,14 @@ class ParenthesesConfig:
 
     symbols: str = "signs"  # signs: + is +1, - is -1; ten: 0 to 4 open, i is closed by 9 - i
     min_length: int = 16  # symbols of a text in each split
-    max_length: int = 32
+    max_length: int = 32  # the longest training sequence
     train_size: int = 20_000  # texts, half of each class
-    validation_size: int = 500
-    test_size: int = 1000
+    validation_size: int = 500  # sequences held out
+    test_size: int = 1000  # sequences for the final scores
     other_lengths: tuple[int, ...] = (32, 48, 64, 96)  # the finished model is scored on these too
     other_size: int = 400  # texts of each of these lengths
     near_misses: float = 0.5  # share of unbalanced texts with two symbols swapped; others: shuffled
-    seed: int = 0
+    seed: int = 0  # another number makes others
 
     def __post_init__(self):
         known("config.data.symbols = ", self.symbols, ALPHABETS)

@@ -21,18 +21,16 @@ class SequencesConfig(SourceConfig):
     source: str = "mqar"  # mqar | selective_copying | induction_heads | listops | pixels
     length: int = 64  # tokens of a sequence; for listops the most, for pixels height x width
     train_size: int = 20_000  # sequences of each split; for pixels the most (0: all)
-    validation_size: int = 1000
-    test_size: int = 1000
+    validation_size: int = 1000  # sequences held out
+    test_size: int = 1000  # sequences for the final scores
     other_size: int = 256  # test sequences of each of `task.other_lengths`
     vocabulary: int = 0  # size of the vocabulary; 0: as in the source's paper
     pairs: int = 4  # for mqar: pairs of a key and its value in a sequence
-    gap_power: float = (
-        0.01  # of mqar: a query comes after a gap g with chances as g^(gap_power - 1)
-    )
+    gap_power: float = 0.01  # for mqar: a gap g before a query has chances as g^(gap_power - 1)
     remembered: int = 16  # for selective_copying: tokens to repeat
     images: str = "fashion_mnist"  # for pixels: the source of images
     path: str = ""  # for pixels: a local copy of the images
-    seed: int = 0
+    seed: int = 0  # another number makes others
 
     KIND = "sequences"
 

@@ -28,11 +28,11 @@ class SpokenConfig(SourceConfig):
     translated: bool = False  # texts are the English translations, of a source that has them
     path: str = ""  # local copy of the set, or the user's table or folder of tables
     audio_column: str = "audio"  # of a table, by its header: the file, from the table's folder
-    text_column: str = "text"
+    text_column: str = "text"  # the column with what is said
     validation_share: float = 0.1  # of the recordings
-    test_share: float = 0.1
+    test_share: float = 0.1  # held out for the final scores
     max_examples: int = 0  # training recordings at most (0 = all); held-out ones stay the same
-    split_seed: int = 0
+    split_seed: int = 0  # another number holds out others
 
     KIND = "spoken"
 

@@ -41,17 +41,17 @@ _COMMON = 3  # a heading of more sections, such as "Syntax", does not summarise 
 class TextTasksConfig:
     """Settings of the mixture: its tasks, their rates, and the sources of their texts."""
 
-    tasks: tuple[str, ...] = (*PREFIXES, SPANS)
+    tasks: tuple[str, ...] = (*PREFIXES, SPANS)  # those that are mixed
     path: str = ""  # a prepared directory to read the training examples from
     limit: int = 0  # cap on a task's size when rates are computed (K in the paper); 0: none
     temperature: float = 1.0  # 1: examples-proportional; larger values mix more equally
     pairs_source: str = "catalogues"  # of translate: see data.parallel
     sentiment_source: str = "reviews"  # see data.labelled
-    question_source: str = "spans"
+    question_source: str = "spans"  # where questions come from
     documents_source: str = "brown"  # of next_sentence and spans: see data.documents
     held_out: int = 500  # most examples in each held-out split of a task
     max_words: int = 80  # most words of a section to summarize, or of two sentences together
-    split_seed: int = 0
+    split_seed: int = 0  # another number holds out others
     spans: SpansConfig = field(default_factory=SpansConfig)
 
     def __post_init__(self):

@@ -52,7 +52,7 @@ class DecodeConfig:
     # with a time, at most so many steps late, and texts stand between times that never go back
     # (Radford 2023, section 2.3; see `processors`). None: no token is a time
     zero_time: int | None = None
-    latest_start: int = 50
+    latest_start: int = 50  # the steps of 0.02 s within which an output begins
     # Layer and number of the heads whose attention follows speech; (): all of the upper half
     alignment_heads: tuple[tuple[int, ...], ...] = ()
     renormalize: bool = False  # the banned tokens' probability goes to the others

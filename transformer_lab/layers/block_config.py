@@ -45,14 +45,14 @@ class MixerConfig:
     state_groups: int = 1  # mamba2: heads of a group share keys and queries
     inner_norms: bool = False  # mamba: RMSNorm of step, input and output (Jamba, Lieber 2024)
     bias: bool = False  # mamba, mamba2: whether their projections have biases
-    convolution_bias: bool = True
+    convolution_bias: bool = True  # the convolution adds a bias
     step_low: float = 0.0  # mamba2: step sizes are clipped to low .. high; high = 0: no upper bound
-    step_high: float = 0.0
+    step_high: float = 0.0  # 0: sigmoid(x) alone
     step_min: float = 1e-3  # the smallest and the largest initial step size
-    step_max: float = 0.1
+    step_max: float = 0.1  # greatest first step
     norm_epsilon: float = 1e-5  # epsilon of the norms inside of a mixer
     way: str = "auto"  # how the recurrence is computed: steps, associative, chunks (see `ops.scan`)
-    chunk: int = 64
+    chunk: int = 64  # positions computed at once as products
 
     def __post_init__(self):
         choices = {"kind": KINDS, "feature_map": MAPS, "way": ("auto", *WAYS)}
@@ -98,13 +98,13 @@ class ExpertsConfig:
     capacity_factor: float = 0.0
     capacity: int = 0  # the slots as a number; 0: by the factor
     jitter: float = 0.0  # in training the router's input is multiplied by 1 +- this (Fedus 2021)
-    router_bias: bool = False
+    router_bias: bool = False  # the router's product adds a bias
     balance_loss: float = 0.01  # coefficients of the losses beside the task's (see `ops.experts`)
-    z_loss: float = 0.001
+    z_loss: float = 0.001  # coefficient of the router's mean squared logsumexp (Zoph 2022, eq. 5)
     # LIMoE (Mustafa 2022, eq. 2-3) wants a token's distribution sharp, and the mean of all tokens
     # of a modality spread: coefficients of both losses, and the mean's entropy that is enough
     local_entropy: float = 0.0
-    global_entropy: float = 0.0
+    global_entropy: float = 0.0  # coefficient of minus the entropy of the mean choice (LIMoE)
     enough_entropy: float = 0.0  # nats
     label: str = ""  # a prefix of the reported names, such as image_ and text_ in two towers
     way: str = "auto"  # places: einsum over an expert's slots; sorted: tokens sorted by expert

@@ -40,47 +40,47 @@ CHOICES = {
 class StackConfig:
     """Settings of a stack of blocks; all sizes are explicit, none is derived from another."""
 
-    layers: int = 6
+    layers: int = 6  # blocks
     width: int = 512  # D, of the residual stream
     heads: int = 8  # N
     kv_heads: int | None = None  # K; None: as many as heads. 1: multi-query (Shazeer 2019)
     head_dim: int = 64  # H
     feed_forward: str = "dense"  # see FEED_FORWARDS
-    feed_forward_width: int = 2048
-    activation: str = "relu"
+    feed_forward_width: int = 2048  # units between the feed-forward's two products
+    activation: str = "relu"  # of the feed-forward; swiglu, geglu and others are gated
     norm: str = "layer_norm"  # dyt: tanh in a norm's place (Zhu 2025)
     # post: Vaswani 2017; pre: Xiong 2020; deep: post with scaled residuals (Wang 2022)
     norm_place: str = "post"
     final_norm: bool = True  # a norm after the last block, with norm_place = "pre"
     residual: bool = True  # False: a sub-layer's input is not added to its output
-    norm_epsilon: float = 1e-6
+    norm_epsilon: float = 1e-6  # added to the variance
     final_norm_epsilon: float = 0.0  # 0: norm_epsilon
     # RWKV halves the residual stream after so many layers, against overflow; its norms then see
     # their epsilon times 4, and nothing else changes. 0: never
     halved_every: int = 0
-    norm_bias: bool = True
+    norm_bias: bool = True  # norms add a bias
     dyt_alpha: float = 0.5  # its initial value
-    attention_bias: bool = True
+    attention_bias: bool = True  # the four products of attention add a bias
     qkv_bias: bool = True  # False: query, key and value have no bias, whatever attention_bias is
     key_bias: bool = True  # False: the key has no bias (Radford 2023)
-    feed_forward_bias: bool = True
+    feed_forward_bias: bool = True  # the feed-forward's products add a bias
     scale_attention: bool = True  # scores times 1 / sqrt(head_dim)
     # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)
     block: str = "serial"
     max_length: int = 256  # the longest sequence, in tokens
     positions: str = "sinusoidal"  # see ADDED and RELATIVE; sinusoidal_halves: sines, then cosines
     positions_every_layer: bool = False  # positions are added before each block and not once
-    rope_base: float = 10_000.0
+    rope_base: float = 10_000.0  # the longest wavelength of RoPE is about 2 pi times it
     rope_dims: int | None = None  # dims of a head that are rotated; None: all
     rope_interleaved: bool = False  # pairs are neighbours, as in the paper; else from two halves
-    rope_scaling: str = "none"
-    rope_factor: float = 1.0
-    rope_original_length: int = 2048
+    rope_scaling: str = "none"  # none | linear | llama3 | yarn
+    rope_factor: float = 1.0  # the context grows by it
+    rope_original_length: int = 2048  # the context before scaling
     rope_low: float = 1.0  # turns in the original length: slower ones are scaled ...
     rope_high: float = 4.0  # ... faster ones kept; yarn: 32
     rope_attention_factor: float = 1.0  # multiplies cosine and sine
     relative_buckets: int = 32  # for positions = "t5"
-    relative_max_distance: int = 128
+    relative_max_distance: int = 128  # distances from here on share T5's last bias
     window: int = 0  # attends to keys nearer than this; 0: to all
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
@@ -99,7 +99,7 @@ class StackConfig:
     # Which program computes attention. auto: by device and length; own: with the scores of all keys
     # in memory; chunked: block by block; splash: a TPU's kernel; cudnn: an NVIDIA GPU's; xla
     attention_implementation: str = "auto"
-    kernel_init: str = "xavier_uniform"
+    kernel_init: str = "xavier_uniform"  # xavier_uniform | normal
     init_std: float = 0.02  # for kernel_init = "normal", and for embeddings
     depth_scaled_init: bool = False  # out and down by (2 * layers)^-1/2 (Radford 2019, 2.3)
     scan_layers: bool = False  # one compiled layer for all: faster compile, same numbers

@@ -21,7 +21,7 @@ class RecurrentConfig:
     """Settings of a stack of recurrent layers; all sizes are explicit."""
 
     cell: str = "lstm"  # elman | gated | gru | lstm | lstm_peephole
-    layers: int = 1
+    layers: int = 1  # recurrent layers
     width: int = 256  # H, units of each direction
     bidirectional: bool = False  # states of both directions side by side (Schuster 1997)
     activation: str = "tanh"  # elman: tanh | relu | sigmoid

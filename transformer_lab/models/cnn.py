@@ -30,8 +30,8 @@ class CNNConfig:
     """Settings of convolutional nets; the defaults are ResNet-18's. LeNet uses only the image size,
     channels, classes, head and dtype."""
 
-    net: str = "resnet"
-    block: str = "basic"
+    net: str = "resnet"  # resnet | lenet
+    block: str = "basic"  # basic | bottleneck
     stages: tuple[int, ...] = (2, 2, 2, 2)  # blocks; later ones halve the image
     width: int = 64  # channels of the first stage; each later one doubles them
     stem_width: int = 0  # channels before the first stage; 0: width
@@ -43,11 +43,11 @@ class CNNConfig:
     pool_heads: int = 32  # heads of that attention, together as wide as its input
     pool_width: int = 1024  # width of the features that attention pooling gives
     momentum: float = 0.9  # the share of the old value in BatchNorm's running statistics
-    norm_epsilon: float = 1e-5
+    norm_epsilon: float = 1e-5  # added to the variance
     image_size: tuple[int, int] = (224, 224)  # height, width
-    channels: int = 3
-    head: str = "classes"
-    classes: int = 1000
+    channels: int = 3  # colours of an image: 3, or 1 for grey
+    head: str = "classes"  # classes; none: features for another head
+    classes: int = 1000  # of the classifier
     dtype: str = "float32"  # the compute type; parameters, statistics and loss are float32
 
     def __post_init__(self):

@@ -42,7 +42,7 @@ class DecoderConfig(StackConfig):
     embedding_scale: bool = False  # embeddings times sqrt(width)
     embedding_norm: bool = False  # a norm after the embedding, as in BLOOM
     tie_head: bool = True  # the output head is the embedding
-    head_bias: bool = False
+    head_bias: bool = False  # the logits have a bias
 
     def __post_init__(self):
         super().__post_init__()

@@ -30,9 +30,9 @@ class DETRConfig(StackConfig):
     width: int = 256
     head_dim: int = 32
     positions: str = "none"  # a sequence's; those of the image are `grid_positions`
-    decoder_layers: int = 6
-    decoder_heads: int = 8
-    decoder_feed_forward_width: int = 2048
+    decoder_layers: int = 6  # blocks of the decoder
+    decoder_heads: int = 8  # attention heads of the decoder
+    decoder_feed_forward_width: int = 2048  # units of its feed-forwards
     norm_epsilon: float = 1e-5
     grid_positions: str = "sine"  # encodings of rows and columns: sine or learned
     queries: int = 100  # objects that can be found in an image

@@ -38,13 +38,13 @@ class EncoderConfig(StackConfig):
     attention_dropout: float = 0.1
     vocab_size: int | None = None  # None: the tokenizer's
     types: int = 2  # segments that have a vector: BERT's A and B; 0: none
-    embedding_norm: bool = True
+    embedding_norm: bool = True  # a norm after the sum of the embeddings
     pooler: bool = True  # a dense layer on the first token's state
-    pooler_activation: str = "tanh"
+    pooler_activation: str = "tanh"  # of the pooler
     # mlm: masked tokens; mlm_nsp: and next sentence; classes: of a text; tokens: of each token;
     # span: where an answer starts and ends
     head: str = "none"
-    mlm_activation: str = "gelu"
+    mlm_activation: str = "gelu"  # of the masked words' head
     labels: int = 2  # outputs of the heads classes and tokens; 1 class is a regression
     head_dropout: float = 0.1  # before the heads classes and tokens
 

@@ -32,15 +32,15 @@ class EncoderDecoderConfig(StackConfig):
     embedding_norm: bool = False  # a norm after the embeddings, as in BART
     tie_source_target: bool = True  # one embedding for both languages
     tie_head: bool = True  # the output head is the target embedding
-    head_bias: bool = False
+    head_bias: bool = False  # the logits have a bias
     scale_output: bool = False  # states times width^-1/2 before the head, as in T5 with a tied head
     causal: bool = True  # False, a mistake to study: in training the decoder sees what comes next
-    decoder_layers: int | None = None
-    decoder_heads: int | None = None
-    decoder_kv_heads: int | None = None
-    decoder_head_dim: int | None = None
-    decoder_feed_forward_width: int | None = None
-    decoder_layer_kinds: tuple[str, ...] | None = None
+    decoder_layers: int | None = None  # None: as many as the encoder; so the keys that follow
+    decoder_heads: int | None = None  # attention heads of the decoder
+    decoder_kv_heads: int | None = None  # key and value heads of the decoder
+    decoder_head_dim: int | None = None  # the decoder's width of a head
+    decoder_feed_forward_width: int | None = None  # units of the decoder's feed-forwards
+    decoder_layer_kinds: tuple[str, ...] | None = None  # of the decoder's blocks, as layer_kinds
 
     def __post_init__(self):
         super().__post_init__()

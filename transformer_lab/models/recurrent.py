@@ -25,7 +25,7 @@ Keys = tuple[Key[Array, ""] | None, ...]
 class RecurrentNetConfig(RecurrentConfig):
     """Settings of a recurrent stack with an embedding and a head, which the task chooses."""
 
-    embedding_width: int = 256
+    embedding_width: int = 256  # of a token's vector
     vocab_size: int | None = None  # None: the tokenizer's
     max_length: int = 1024  # the most tokens; the recurrence itself has no limit
     # next: logits of the next token; classes: of a text; tokens: of each token; none: states

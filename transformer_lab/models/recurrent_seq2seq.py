@@ -29,10 +29,10 @@ class RecurrentSeq2SeqConfig(RecurrentConfig):
     source_vocab_size: int | None = None  # None: one vocabulary for both languages
     tie_source_target: bool = True  # one embedding for both languages
     tie_head: bool = True  # the output head is the target embedding
-    max_length: int = 256
-    encoder_layers: int = 1
+    max_length: int = 256  # the longest source and target
+    encoder_layers: int = 1  # layers of the encoder
     encoder_width: int = 128  # units of each direction
-    encoder_bidirectional: bool = True
+    encoder_bidirectional: bool = True  # the encoder reads both ways
     # none, or a score of `layers.alignment`; additive takes the state before a step as query, and
     # its context goes into the cell (Bahdanau 2015); the others the state after it (Luong 2015)
     attention: str = "additive"

@@ -35,27 +35,27 @@ class SwinConfig:
     """The defaults are those of Swin-T; each later stage has half the side and twice the width."""
 
     image_size: tuple[int, int] = (224, 224)  # height, width
-    patch_size: tuple[int, int] = (4, 4)
-    channels: int = 3
+    patch_size: tuple[int, int] = (4, 4)  # pixels of a patch, rows and columns
+    channels: int = 3  # colours of an image: 3, or 1 for grey
     width: int = 96  # channels of the first stage
     stages: tuple[int, ...] = (2, 2, 6, 2)  # layers; every second one's windows are shifted
     stage_heads: tuple[int, ...] = (3, 6, 12, 24)  # attention heads of each stage
     window: int = 7  # patches on a side of the square in which all attend to all
     feed_forward_ratio: float = 4.0  # hidden units divided by the width
-    activation: str = "gelu"
+    activation: str = "gelu"  # of the feed-forward
     positions: str = "none"  # learned: a vector is added to each patch before the first layer
     window_bias: str = "table"  # a parameter a distance; log: a small net of its log (Swin v2)
     cosine_attention: bool = False  # scores are scaled cosines (Swin v2)
     norm_place: str = "pre"  # after: behind the sub-layer, before the residual is added (Swin v2)
-    norm_epsilon: float = 1e-5
-    qkv_bias: bool = True
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    norm_epsilon: float = 1e-5  # added to the variance
+    qkv_bias: bool = True  # the products that make queries, keys and values add a bias
+    dropout: float = 0.0  # rate, of sub-layers' outputs
+    attention_dropout: float = 0.0  # rate, of attention weights
     drop_path: float = 0.1  # the last layer's rate; it grows by equal steps from 0 in the first
-    head: str = "classes"
-    classes: int = 1000
-    kernel_init: str = "normal"
-    init_std: float = 0.02
+    head: str = "classes"  # classes; none: features for another head
+    classes: int = 1000  # of the classifier
+    kernel_init: str = "normal"  # normal | xavier_uniform
+    init_std: float = 0.02  # of kernel_init = normal
     dtype: str = "float32"  # the compute type; parameters, norms, softmax and loss are float32
 
     def __post_init__(self):

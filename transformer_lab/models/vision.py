@@ -40,9 +40,9 @@ class VisionConfig(StackConfig):
     dropout: float = 0.0
     positions: str = "learned"  # or sincos2d; those of a sequence count the patches row by row
     image_size: tuple[int, int] = (224, 224)  # height, width
-    patch_size: tuple[int, int] = (16, 16)
-    channels: int = 3
-    patch_bias: bool = True
+    patch_size: tuple[int, int] = (16, 16)  # pixels of a patch, rows and columns
+    channels: int = 3  # colours of an image: 3, or 1 for grey
+    patch_bias: bool = True  # the patches' product adds a bias
     embedding_norm: bool = False  # a norm before the first layer, as in CLIP
     # class: a token of its own; mean: of the patches; class_mean: both, one after the other (Oquab
     # 2023); attention (Zhai 2022)
@@ -50,9 +50,9 @@ class VisionConfig(StackConfig):
     # token: a second token before the patches (Touvron 2021); heads: with its own classifier
     distillation: str = "none"
     pre_logits: int = 0  # width of a layer after pooling; 0: none
-    pre_logits_activation: str = "tanh"
-    head: str = "classes"
-    classes: int = 1000
+    pre_logits_activation: str = "tanh"  # after the layer before the logits
+    head: str = "classes"  # classes; none: features for another head
+    classes: int = 1000  # of the classifier
 
     def __post_init__(self):
         super().__post_init__()

@@ -15,7 +15,7 @@ from transformer_lab.models.base import Model
 class WordVectorsConfig:
     """Settings of the two tables, each of vocab_size x width numbers."""
 
-    width: int = 100
+    width: int = 100  # of a word's vector
     vocab_size: int | None = None  # None: the tokenizer's
 
     def __post_init__(self):

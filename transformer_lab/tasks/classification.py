@@ -26,7 +26,7 @@ class ClassificationConfig:
     """Settings of text classification, the config section `task`."""
 
     regression: bool = False  # labels are numbers, the loss is the squared error
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # share of the target's probability that all classes share
     class_weights: str = ""  # in the training loss: "balanced", or "label=2.5,label=0.5"
     positive_label: str = ""  # the class that F1 is computed for; "": the mean over all
     samples: int = 8  # texts shown at the end with their predictions

@@ -38,7 +38,7 @@ class ContrastiveConfig:
     loss: str = "softmax"  # chunked_softmax: the same, in blocks that travel round the devices
     # Of each channel in 0..1; (): those of the run that the image tower is from, else 0.5
     mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()  # standard deviations by colour, which go with mean
     strength: float = 1.0  # of the random changes to training images; 0: none
     samples: int = 8  # images shown at the end with the names that the model gives them
 

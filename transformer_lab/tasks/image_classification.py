@@ -38,10 +38,10 @@ FORM = "images.json"  # size, channels and normalisation of the model's images
 class ImageClassificationConfig:
     """Settings of image classification, the config section `task`."""
 
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # share of the target's probability that all classes share
     class_weights: str = ""  # in the training loss: "balanced", or "label=2.5,label=0.5"
     mean: tuple[float, ...] = ()  # of each channel, of pixels in 0..1; (): the training set's
-    std: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()  # standard deviations by colour, which go with mean
 
     def __post_init__(self):
         fractions(self, "task", "label_smoothing")

@@ -21,7 +21,7 @@ class SentenceEmbeddingConfig:
     """Settings of sentence embeddings, the config section `task`."""
 
     pooling: str = "mean"  # mean | cls | max
-    normalize: bool = True
+    normalize: bool = True  # vectors have length 1
     scale: float = 20.0  # factor of the cosine in the loss (default of Sentence-BERT)
 
     def __post_init__(self):

@@ -33,7 +33,7 @@ class TranscriptionConfig:
     """Settings of speech recognition, the config section `task`."""
 
     multilingual: bool = False  # the prompt names the language and the task
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # share of the target's probability that all tokens share
     score_examples: int = 20  # recordings decoded at each scheduled evaluation; 0: none
     samples: int = 8  # transcripts shown at the end
 

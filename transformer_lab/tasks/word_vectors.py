@@ -25,7 +25,7 @@ class WordVectorsConfig:
     """Settings of word vectors, the config section `task`."""
 
     cbow: bool = False  # predict the word from its neighbours' mean; else each neighbour from it
-    lowercase: bool = True
+    lowercase: bool = True  # words are read in lower case
     samples: int = 12  # words shown with their nearest at the end
 
 

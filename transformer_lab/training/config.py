@@ -49,9 +49,9 @@ class OptimizerConfig:
     schedule: str = "inverse_sqrt"  # inverse_sqrt | cosine | linear | constant
     warmup_steps: int = 400  # the rate rises linearly from 0
     end_factor: float = 0.0  # share of the peak at the last step of cosine and linear
-    b1: float = 0.9
-    b2: float = 0.98
-    epsilon: float = 1e-9
+    b1: float = 0.9  # decay of the mean gradient (Adam, Lion, Muon)
+    b2: float = 0.98  # decay of the mean squared gradient (Adam), or of Lion's momentum
+    epsilon: float = 1e-9  # added to the root of the mean squared gradient
     weight_decay: float = 0.0  # decoupled, times the learning rate (Loshchilov 2019)
     weight_decay_pattern: str = r"kernel$"  # found in the paths of parameters that decay
     clip_norm: float = 0.0  # greatest norm of the accumulated gradient; 0: no clipping
@@ -94,15 +94,15 @@ class AdaptConfig:
 class RunConfig:
     """Settings of the training loop itself, of any task."""
 
-    seed: int = 0
+    seed: int = 0  # of initial values, dropout, and the order of the data
     steps: int = 1000  # optimizer steps
     # Takes the place of steps, unless the command line has --config.steps alone.
     epochs: float | None = None
     model_from_init: bool = False  # the model's sizes are those of --init_from
     micro_batches: int = 1  # a step's batch is computed in so many parts
-    log_every: int = 50
-    eval_every: int = 1000
-    save_every: int = 1000
+    log_every: int = 50  # steps between two lines of metrics
+    eval_every: int = 1000  # steps between two evaluations
+    save_every: int = 1000  # steps between two checkpoints
     keep: int = 5  # newest checkpoints that are kept
     average: int = 1  # the final evaluation uses the mean of the last so many checkpoints
     # Decay of the exponential moving average of the parameters, which is then evaluated, decoded
@@ -112,7 +112,7 @@ class RunConfig:
     # ones, and is scored at the end, opened and exported; "": the newest one is
     best: str = ""
     patience: int = 0  # evaluations without a better `best` after which training ends; 0: never
-    tensorboard: bool = True
+    tensorboard: bool = True  # events for TensorBoard besides metrics.jsonl
     mesh: MeshConfig = MeshConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     adapt: AdaptConfig = AdaptConfig()

@@ -40,13 +40,13 @@ class ImageConfig(SourceConfig):
     path: str = ""  # local copy of the set, or the user's folder or files
     tfds_name: str = ""  # a set with the features "image" and "label"
     path_column: str = "path"  # of a table, by its header
-    label_column: str = "label"
+    label_column: str = "label"  # the column of the class
     size: tuple[int, ...] = ()  # (height, width); (): that of the first image
     channels: int = 0  # 1 grey, 3 colour; 0: as the set has them
     background: str = "white"  # behind what is transparent: a colour's name or #rrggbb
     validation_share: float = 0.1  # of each class; splits that the set has stay as they are
-    test_share: float = 0.1
-    split_seed: int = 0
+    test_share: float = 0.1  # held out for the final scores
+    split_seed: int = 0  # another number holds out others
     share: float = 1.0  # of each class's training images that are used; held-out ones stay
     share_seed: int = 0  # which of them; a larger share only adds some
     skip_damaged: bool = False  # whether damaged files are left out and counted
