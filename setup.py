@@ -1,12 +1,14 @@
 """Install with `pip install -e .`; add `[test]` for the tests."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="transformer_lab",
     version="0.1.0",
     description="Train, change, compare and scale transformers in JAX and Flax.",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     classifiers=[
