@@ -9,7 +9,8 @@ from transformer_lab.training.config import default_config
 KINDS = ("detr", "cells")
 NET = {
     "stages": (1, 1, 1),
-    "width": 32,
+    "width": 24,
+    "stem_width": 16,
     "head": "none",
     "stem": "large",
 }
@@ -26,18 +27,18 @@ def get_config(arg: str = "detr"):
         config.model.update(
             layers=2,
             decoder_layers=3,
-            width=128,
+            width=96,
             heads=4,
-            head_dim=32,
+            head_dim=24,
             decoder_heads=4,
-            feed_forward_width=256,
-            decoder_feed_forward_width=256,
+            feed_forward_width=192,
+            decoder_feed_forward_width=192,
             queries=12,
             dropout=0.0,
             frozen_norms=False,
         )
     else:
-        config.model.width = 128
+        config.model.width = 96
         config.task.duplicate_overlap = 0.5
     config.optimizer.update(
         name="muon",

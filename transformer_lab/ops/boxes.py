@@ -4,16 +4,11 @@ A box as shares of an image is (column, row) of its centre, width, height; as co
 top, right, bottom.
 """
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
-
-MATCHERS = ("hungarian", "cells")
-Matcher = Literal["hungarian", "cells"]
 
 
 def corners(boxes: Float[Array, "*n 4"]) -> Float[Array, "*n 4"]:
@@ -23,8 +18,8 @@ def corners(boxes: Float[Array, "*n 4"]) -> Float[Array, "*n 4"]:
 
 
 def overlaps(
-    a: Float[Array, "*n 4"], b: Float[Array, "*n 4"]
-) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+    a: Float[Array, "*#n 4"], b: Float[Array, "*#n 4"]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """The intersection over union of corners, and the generalised one (Rezatofighi 2019, alg. 1).
 
     The latter is IoU - (hull - union) / hull, where the hull is the smallest box around both: 1 for
@@ -92,7 +87,9 @@ def without_duplicates(
     kept: list[int] = []
     order = np.argsort(-scores, kind="stable")
     shared = (
-        np.asarray(overlaps(boxes[:, None], boxes[None])[0]) if len(boxes) else np.zeros((0, 0))
+        np.asarray(overlaps(jnp.asarray(boxes)[:, None], jnp.asarray(boxes)[None])[0])
+        if len(boxes)
+        else np.zeros((0, 0))
     )
     for i in order.tolist():
         if all(labels[i] != labels[j] or shared[i, j] <= most for j in kept):

@@ -65,6 +65,14 @@ class Listed(NamedTuple):
     ignored: Bool[np.ndarray, "n"]
     where: str
 
+    @classmethod
+    def of(
+        cls, file: Path, size: tuple[int, int], boxes: list, labels: list, ignored: list, where: str
+    ) -> "Listed":
+        """The same from lists, which may be empty."""
+        found = np.array(boxes, np.float32).reshape(-1, 4)
+        return cls(file, size, found, np.array(labels, np.int32), np.array(ignored, bool), where)
+
     def read(self) -> Boxed:
         """Reads the image. Raises: LabError if it is damaged or has another size."""
         image = read_image(self.file)
@@ -135,6 +143,14 @@ def load_boxes(config: BoxConfig) -> BoxSplits:
     form = f"{found.content} {found.names} {config.shortest} {config.longest}"
     return BoxSplits(**parts, report=report, licence=found.licence, labels=found.names,
                      content=form)  # fmt: skip
+
+
+def clipped(box: list[float], height: int, width: int) -> list[float] | None:
+    """The part of a box (corners) that is in the image; None if it is no box of finite numbers, or
+    its right or lower side comes before the other one."""
+    if not np.isfinite(box).all() or box[2] < box[0] or box[3] < box[1]:
+        return None
+    return np.clip(box, 0, [width, height] * 2).tolist()
 
 
 def scaled(image: UInt8[np.ndarray, "h w c"], shortest: int, longest: int) -> np.ndarray:

@@ -34,6 +34,7 @@ HEIGHT = 360  # rows of a stored photograph
 OPAQUE = 64  # the least opacity of an object's pixels, of 255
 HIDDEN = 0.3  # the largest share of an object, or of an earlier one, that overlaps
 LEAST, MOST = 0.2, 0.6  # the longer side of an object, as a share of the scene's
+TURN, STRETCH, LIGHT = 15, 0.2, 0.3  # of training: degrees, and changes of sides and brightness
 
 
 class Cutout(NamedTuple):
@@ -86,6 +87,7 @@ class Scenes(Sequence):
     def __init__(self, stamps: list[Cutout], photographs: list, config: Any, part: int, count: int):
         self.by_class = [[c for c in stamps if c.label == i] for i in range(len(CLASSES))]
         self.photographs, self.count = photographs, count
+        self.varied = part == 0
         self.side, self.most, self.seed = config.longest, config.objects, (config.split_seed, part)
 
     def __len__(self) -> int:
@@ -98,11 +100,8 @@ class Scenes(Sequence):
         for _ in range(rng.integers(1, self.most + 1)):
             label = int(rng.integers(len(CLASSES)))
             stamp = self.by_class[label][rng.integers(len(self.by_class[label]))].picture
-            longer = rng.uniform(LEAST, MOST) * side
-            size = [max(4, round(longer * n / max(stamp.size))) for n in stamp.size]
-            stamp = stamp.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
-            if rng.random() < 0.5:
-                stamp = stamp.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            stamp = self._drawn(stamp, rng)
+            size = stamp.size
             for _ in range(8):  # tries to find a place where no object hides another
                 left, top = (int(rng.integers(side - n + 1)) for n in size)
                 box = np.array([left, top, left + size[0], top + size[1]], np.float32)
@@ -114,6 +113,24 @@ class Scenes(Sequence):
         nothing = np.zeros(len(labels), bool)
         return Boxed(np.asarray(scene), np.stack(boxes), np.array(labels, np.int32), nothing,
                      f"scene {index}")  # fmt: skip
+
+    def _drawn(self, stamp: Image.Image, rng: np.random.Generator) -> Image.Image:
+        """The stamp in a random size and perhaps mirrored; in training also turned, stretched, and
+        lighter or darker."""
+        longer, ratio = rng.uniform(LEAST, MOST) * self.side, 1.0
+        if self.varied:
+            bands = stamp.split()
+            light = 1 + rng.uniform(-LIGHT, LIGHT)
+            lit = [band.point(lambda v: min(255, v * light)) for band in bands[:3]]
+            stamp = Image.merge("RGBA", [*lit, bands[3]])
+            turned = stamp.rotate(rng.uniform(-TURN, TURN), Image.Resampling.BILINEAR, expand=True)
+            stamp = turned.crop(_opaque(turned).getbbox())
+            ratio = 1 + rng.uniform(-STRETCH, STRETCH)
+        sides = np.array(stamp.size) * [ratio, 1]
+        size = [max(4, round(longer * n / max(sides))) for n in sides]
+        stamp = stamp.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
+        mirrored = Image.Transpose.FLIP_LEFT_RIGHT
+        return stamp.transpose(mirrored) if rng.random() < 0.5 else stamp
 
     def _background(self, rng: np.random.Generator) -> Image.Image:
         """A square of a random size from a random photograph, perhaps mirrored."""
@@ -189,7 +206,7 @@ def _photograph(image: Image.Image) -> Image.Image:
 def _cutout(image: Image.Image) -> Image.Image | None:
     """The opaque part, scaled to SIDE pixels; None for a picture without a transparent surround."""
     picture = image.convert("RGBA")
-    opaque = picture.getchannel("A").point(lambda a: 255 * (a >= OPAQUE))
+    opaque = _opaque(picture)
     area = np.asarray(opaque).mean() / 255
     if not 0 < area < 0.95:
         return None
@@ -197,3 +214,8 @@ def _cutout(image: Image.Image) -> Image.Image | None:
     ratio = SIDE / max(picture.size)
     size = [max(1, round(n * ratio)) for n in picture.size]
     return picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def _opaque(picture: Image.Image) -> Image.Image:
+    """White where an RGBA picture is opaque, else black."""
+    return picture.getchannel("A").point(lambda a: 255 * (a >= OPAQUE))
