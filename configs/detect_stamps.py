@@ -42,7 +42,7 @@ def get_config(arg: str = "detr"):
         config.task.duplicate_overlap = 0.5
     config.optimizer.update(
         name="muon",
-        learning_rate=5e-3,
+        learning_rate=2e-3 if arg == "detr" else 1e-2,
         warmup_steps=100,
         schedule="linear",
         weight_decay=0.05,

@@ -46,8 +46,9 @@ def tell_of_task(
 ) -> None:
     """The same for a part of a task's own loss that is divided by another weight than the rest, as
     a detector's boxes by the number of objects. Only a listening train step hears it."""
-    told = total, weight, coefficient * total
-    _heard.get().append({"losses": {name: told}, "statistics": {}})
+    if listening():
+        told = total, weight, coefficient * total
+        _heard.get().append({"losses": {name: told}, "statistics": {}})
 
 
 def running(module: nn.Module, name: str, init: Callable[[], Array]) -> Array:

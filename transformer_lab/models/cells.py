@@ -28,16 +28,6 @@ class CellsConfig:
         at_least(self, "model", 1, "width", "labels")
         if self.backbone.net != "resnet" or self.backbone.head != "none":
             raise LabError('model.backbone needs net = "resnet" and head = "none"')
-        if any(side % self._stride for side in self.image_size):
-            raise LabError(
-                f"images of {self.image_size[0]} x {self.image_size[1]} pixels have no whole "
-                f"number of cells: choose sides that {self._stride} divides"
-            )
-
-    @property
-    def _stride(self) -> int:
-        """Pixels of the side of a cell."""
-        return 2 ** (len(self.backbone.stages) - 1) * (1 if self.backbone.stem == "small" else 4)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -52,7 +42,7 @@ class CellsConfig:
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of cells."""
-        return self.image_size[0] // self._stride, self.image_size[1] // self._stride
+        return self.backbone.map_size(self.image_size)
 
     @property
     def queries(self) -> int:

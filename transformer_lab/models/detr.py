@@ -224,6 +224,7 @@ def example_inputs() -> tuple[Array, ...]:
     return (jnp.zeros((1, 1, 1, 1)),)
 
 
+VIEW = "detr"  # the reader of its attention, in viewing/capture.py
 CONFIG = DETRConfig
 build = DETR
 RULES = (

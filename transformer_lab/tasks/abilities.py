@@ -40,6 +40,17 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
+class Detects(Protocol):
+    """A task whose model finds the objects of an image."""
+
+    labels: Sequence[str]  # the names of the classes
+
+    def detect(self, params: Params, path: str, place: Place) -> tuple[Any, Any]:
+        """An image file as an array, and its objects: boxes (left, top, right, bottom in pixels),
+        scores and class numbers, best first."""
+
+
+@runtime_checkable
 class Transcribes(Protocol):
     """A task whose model writes down what is said in audio."""
 

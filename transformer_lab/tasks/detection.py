@@ -150,8 +150,7 @@ class Detection(Labelled):
 
     @cached_property
     def train_plan(self) -> RowPlan:
-        """The order of the batches; average precision's library must be there before they start."""
-        library()
+        """The order of the images."""
         count = len(self.examples("train"))
         return RowPlan("boxes", np.ones(count, np.int64), 1, self.batch.rows, self.seed)
 
@@ -165,6 +164,7 @@ class Detection(Labelled):
         return super().examples(split)
 
     def train_batches(self) -> Batches:
+        library()  # which a run asks for when it evaluates: before it starts is better
         load = partial(data.load, images=self.examples("train"), config=self.sections["data"],
                        most=self.batch.objects, flip=self.config.flip)  # fmt: skip
         return Batches(self.train_plan, load, workers=self.batch.workers)
@@ -239,6 +239,11 @@ class Detection(Labelled):
         batch = place({"image": canvas, "size": size, "mask": np.ones(rows, bool)})
         chances, boxes = (np.asarray(x)[0] for x in self._found(params, batch))
         return image, self._best(chances, boxes, image.shape[:2])
+
+    def read(self, path: str) -> UInt8[np.ndarray, "h w 3"]:
+        """An image file, scaled as in training and not yet normalised."""
+        settings = self.sections["data"]
+        return data.scaled(read_image(path), settings.shortest, settings.longest)
 
     def details(self) -> list[str]:
         side = self.sections["data"].longest
