@@ -221,17 +221,17 @@ def read_detr(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
     best = chances.max(axis=-1)
     order = np.argsort(-best)[: max(1, int((best >= 0.5).sum()))]
     names = [f"{task.labels[chances[i].argmax()]} {best[i]:.2f}" for i in order]
-    layers = (
-        lambda side: {  # noqa: E731
-            f"layer_{name[8:]}": value for name, value in found.items() if name.startswith(side)
-        }
-    )
-    cross = stacked(layers("decoder_"), "cross_attention")[0][:, :, order]
+    sides: dict[str, dict] = {"encoder": {}, "decoder": {}}
+    for name, layer in found.items():
+        side, _, number = name.partition("_")
+        if side in sides and number.isdecimal():
+            sides[side][f"layer_{number}"] = layer
+    cross = stacked(sides["decoder"], "cross_attention")[0][:, :, order]
     grid = task.model_config.backbone.map_size(picture.shape[:2])
     places = [f"place {row},{column}" for row, column in np.ndindex(grid)]
     return {
         "cross-attention": Map(cross, names, places, picture, grid),
-        "encoder self-attention": image_map(layers("encoder_"), picture, grid),
+        "encoder self-attention": image_map(sides["encoder"], picture, grid),
     }
 
 

@@ -155,10 +155,13 @@ def clipped(box: list[float], height: int, width: int) -> list[float] | None:
 
 def scaled(image: UInt8[np.ndarray, "h w c"], shortest: int, longest: int) -> np.ndarray:
     """The image with its shorter side at `shortest` pixels, or its longer one at `longest`, if that
-    is the smaller; 100 x 200 pixels become 64 x 128 for 128 and 128."""
+    is the smaller; 100 x 200 pixels become 64 x 128 for 128 and 128. The longer side is rounded
+    down, as in the reference implementation."""
     h, w = image.shape[:2]
-    ratio = min(shortest / min(h, w), longest / max(h, w))
-    size = (max(1, round(w * ratio)), max(1, round(h * ratio)))
+    least, most = min(h, w), max(h, w)
+    short = min(shortest, longest * least / most)
+    longer, shorter = int(short * most / least + 1e-6), max(1, round(short))
+    size = (longer, shorter) if w >= h else (shorter, longer)
     if size == (w, h):
         return image
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
