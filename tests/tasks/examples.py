@@ -91,17 +91,17 @@ def recordings(folder: Path, changed: bool) -> dict[str, str]:
 
 
 def boxes(folder: Path, changed: bool) -> dict[str, str]:
-    """Images of 4 x 4 and 4 x 2 pixels in COCO's format, with an object of one of two classes."""
+    """Images of 2 x 2 and 2 x 1 pixels in COCO's format, with an object of one of two classes."""
     for split in SPLITS:
         content = {"images": [], "annotations": [],
                    "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]}  # fmt: skip
-        for k, width in enumerate((4, 2)):
-            name, pixels = f"{split}{k}.png", np.zeros((4, width, 3), np.uint8)
-            pixels[1:3, :1] = 200
+        for k, width in enumerate((2, 1)):
+            name, pixels = f"{split}{k}.png", np.zeros((2, width, 3), np.uint8)
+            pixels[0, -1] = 200
             Image.fromarray(pixels).save(folder / name)
-            sizes = {"height": 4, "width": width}
+            sizes = {"height": 2, "width": width}
             content["images"].append({"id": k, "file_name": name, **sizes})
-            box = [0, 1, 1, 2 - int(changed and split == "test")]
+            box = [width - 1, 0, 1, 1 + int(changed and split == "test")]
             row = {"id": k, "image_id": k, "category_id": (3, 7)[k], "bbox": box}
             content["annotations"].append(row)
         (folder / f"{split}.json").write_text(json.dumps(content), "utf-8")
@@ -110,8 +110,8 @@ def boxes(folder: Path, changed: bool) -> dict[str, str]:
 
 FINDS = {"model.decoder_layers": 2, "model.decoder_heads": 2, "model.queries": 3,
          "model.decoder_feed_forward_width": 12, "model.backbone.stages": (1,),
-         "model.backbone.width": 4, "model.backbone.stem": "small", "data.shortest": 4,
-         "data.longest": 4, "batch.rows": 2, "batch.objects": 2}  # fmt: skip
+         "model.backbone.width": 4, "model.backbone.stem": "small", "data.shortest": 2,
+         "data.longest": 2, "batch.rows": 2, "batch.objects": 2}  # fmt: skip
 SPEECH = {"model.frames": 2, "model.bins": 1, "batch.rows": 2, "batch.length": 5}
 IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
           "data.channels": 1}  # fmt: skip

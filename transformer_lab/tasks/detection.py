@@ -75,11 +75,12 @@ class Detection(Labelled):
 
     A batch holds `image` (uint8 [rows, side, side, 3], padded on the right and below), its real
     `size` (height and width), `boxes` [rows, objects, 4], `label` and `mask`; see
-    `data.images.boxes.load`. One row of 128 x 96 pixels with one object of class 2 in the middle:
+    `data.images.boxes.load`. Of 2 x 2 pixels the upper right one is an object of the first class:
 
-        size   [[128, 96]]
-        boxes  [[[0.5, 0.5, 0.25, 0.25], [0, 0, 0, 0]]]
-        label  [[2, -1]]
+        image  [[[[0, 0, 0], [200, 200, 200]], [[0, 0, 0], [0, 0, 0]]]]
+        size   [[2, 2]]
+        boxes  [[[0.75, 0.25, 0.5, 0.5], [0, 0, 0, 0]]]
+        label  [[0, -1]]
         mask   [1]
     """
 

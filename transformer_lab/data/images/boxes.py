@@ -104,7 +104,7 @@ class FoundBoxes(NamedTuple):
     parts: dict[str, Sequence]
     names: list[str]  # of the classes
     licence: str
-    content: str  # text that differs where the data does
+    content: str = ""  # text that differs where the data does; of lists it is made from them
     report: dict[str, int] = {}  # objects that were left out, by reason
 
 
@@ -140,12 +140,16 @@ def load_boxes(config: BoxConfig) -> BoxSplits:
         parts = {split: Listing(rows) for split, rows in parts.items()}
     report = {"read": sum(map(len, parts.values())), **found.report}
     report |= {split: len(parts[split]) for split in SPLITS}
-    form = f"{found.content} {found.names} {config.shortest} {config.longest}"
+    content = found.content or " ".join(
+        f"{split} {row.file.name} {row.size} {row.boxes.tolist()} {row.labels} {row.ignored}"
+        for split in SPLITS for row in parts[split].rows
+    )  # fmt: skip
+    form = f"{content} {found.names} {config.shortest} {config.longest}"
     return BoxSplits(**parts, report=report, licence=found.licence, labels=found.names,
                      content=form)  # fmt: skip
 
 
-def clipped(box: list[float], height: int, width: int) -> list[float] | None:
+def clipped(box: Sequence[int | float], height: int, width: int) -> list[float] | None:
     """The part of a box (corners) that is in the image; None if it is no box of finite numbers, or
     its right or lower side comes before the other one."""
     if not np.isfinite(box).all() or box[2] < box[0] or box[3] < box[1]:

@@ -1,9 +1,8 @@
 """The user's images with boxes in COCO's format: a JSON file of images, categories, annotations."""
 
+import math
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from transformer_lab.data.formats.lines import LICENCE, split_files
 from transformer_lab.data.images.boxes import FoundBoxes, Listed, clipped
@@ -43,10 +42,7 @@ def boxed(config: Any) -> FoundBoxes:
         split: _rows(file, content, numbers, Path(config.images or file.parent), report)
         for split, (file, content) in contents.items()
     }
-    text = " ".join(
-        f"{row.file} {row.boxes.tolist()} {row.labels}" for row in sum(parts.values(), [])
-    )
-    return FoundBoxes(parts, [names[i] for i in numbers], LICENCE, text, report)
+    return FoundBoxes(parts, [names[i] for i in numbers], LICENCE, report=report)
 
 
 def _checked(file: Path) -> dict[str, list]:
@@ -82,7 +78,7 @@ def _rows(
         if row["category_id"] not in numbers:
             raise LabError(f"{where}: there is no category with the id {row['category_id']}")
         _, image, boxes, labels, ignored = found[row["image_id"]]
-        left, top, width, height = row["bbox"] if len(row["bbox"]) == 4 else [np.nan] * 4
+        left, top, width, height = row["bbox"] if len(row["bbox"]) == 4 else [math.nan] * 4
         box = clipped([left, top, left + width, top + height], image["height"], image["width"])
         if box is None:
             raise LabError(f"{where}: bbox = {shown(row['bbox'])} is not left, top, width, height")

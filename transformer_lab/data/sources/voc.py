@@ -52,9 +52,7 @@ def boxed(config: Any) -> FoundBoxes:
         ]
         for split, stems in parts.items()
     }
-    text = " ".join(f"{split} {row.file} {row.boxes.tolist()} {row.labels}"
-                    for split, rows in found.items() for row in rows)  # fmt: skip
-    return FoundBoxes(found, names, LICENCE, text, report)
+    return FoundBoxes(found, names, LICENCE, report=report)
 
 
 def _listed(file: Path, entries: dict[str, Entry]) -> list[str]:
