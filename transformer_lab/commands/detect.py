@@ -14,7 +14,7 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.abilities import Detects
+from transformer_lab.tasks.abilities import Detects, named_objects
 from transformer_lab.training.writers import log
 from transformer_lab.viewing.boxes import draw
 
@@ -47,11 +47,7 @@ def main(files: list[str]) -> int:
             failed = 2  # the others are looked at all the same
             log(f"error: {error}")
             continue
-        rows = [
-            {"label": task.labels[label], "score": float(score), "box": [*map(float, box)]}
-            for box, score, label in zip(*found, strict=True)
-            if score >= args.threshold
-        ]
+        rows = named_objects(task, found, args.threshold)
         show(file, rows, args.json)
         if args.output:
             target = unused(Path(args.output), Path(file).stem, taken)

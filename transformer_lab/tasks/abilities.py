@@ -50,6 +50,15 @@ class Detects(Protocol):
         scores and class numbers, best first."""
 
 
+def named_objects(task: Detects, found: Any, threshold: float) -> list[dict[str, Any]]:
+    """What `detect` found with at least this score, as one dictionary for each object."""
+    return [
+        {"label": task.labels[label], "score": float(score), "box": [*map(float, box)]}
+        for box, score, label in zip(*found, strict=True)
+        if score >= threshold
+    ]
+
+
 @runtime_checkable
 class Transcribes(Protocol):
     """A task whose model writes down what is said in audio."""

@@ -146,13 +146,13 @@ def test_coco_is_read_with_boxes_cut_at_the_image(tmp_path):
     ("changes", "message"),
     [
         ({"annotations_1": {"bbox": [1, 2, "x", 3]}}, r"annotations\[1\]: bbox = "),
-        ({"annotations_0": {"bbox": [1, 2, -3, 3]}}, r"annotations\[0\]: bbox = .* is not left, top"),
-        ({"annotations_0": {"bbox": [1, 2, 3]}}, r"annotations\[0\]: bbox = \[1, 2, 3\] is not left"),
+        ({"annotations_0": {"bbox": [1, 2, -3, 3]}}, r"annotations\[0\]: bbox = .* is not left"),
+        ({"annotations_0": {"bbox": [1, 2, 3]}}, r"annotations\[0\]: bbox = .* is not left"),
         ({"annotations_2": {"image_id": 7}}, r"annotations\[2\]: there is no image with the id 7"),
-        ({"annotations_0": {"category_id": 3}}, r"annotations\[0\]: there is no category with the id"),
+        ({"annotations_0": {"category_id": 3}}, r"annotations\[0\]: there is no category with"),
         ({"images_1": {"id": 5}}, r"images\[1\]: the id 5 is that of another image"),
         ({"images_0": {"height": "4"}}, r'images\[0\]: height = "4" is not as COCO'),
-        ({"images_0": {"file_name": "c.png"}}, r"images\[0\]: .*c.png: no such file; config.data.im"),
+        ({"images_0": {"file_name": "c.png"}}, r"images\[0\]: .*c.png: no such file; config."),
         ({"images_1": {"width": 7}}, r"images\[1\]: b.png is 6 x 4 pixels upright, not 7 x 4"),
     ],
 )  # fmt: skip

@@ -154,7 +154,7 @@ def clipped(box: Sequence[int | float], height: int, width: int) -> list[float] 
     its right or lower side comes before the other one."""
     if not np.isfinite(box).all() or box[2] < box[0] or box[3] < box[1]:
         return None
-    return np.clip(box, 0, [width, height] * 2).tolist()
+    return np.clip(np.array(box, float), 0, [width, height] * 2).tolist()
 
 
 def scaled(image: UInt8[np.ndarray, "h w c"], shortest: int, longest: int) -> np.ndarray:
