@@ -42,10 +42,9 @@ class DetectionConfig:
     # Of two boxes of one class that overlap by more, the worse goes; 1: none goes. A set needs
     # no such rule.
     duplicate_overlap: float = 1.0
-    samples: int = 16  # images of the picture `detections.png` that the end of a run writes
 
     def __post_init__(self):
-        at_least(self, "task", 0, "class_weight", "box_weight", "overlap_weight", "samples")
+        at_least(self, "task", 0, "class_weight", "box_weight", "overlap_weight")
         fractions(self, "task", "none_weight")
         within("task.flip", self.flip, 0, 1)
         within("task.duplicate_overlap", self.duplicate_overlap, 0, 1)
@@ -171,8 +170,11 @@ class Detection(Labelled):
         return Batches(self.train_plan, load, workers=self.batch.workers)
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        return (batch for _, batch in self._in_order(split))
+
+    def _in_order(self, split: str) -> Iterator[tuple[list[data.Boxed], HostBatch]]:
         settings = self.sections["data"], self.batch.rows, self.batch.objects
-        return (batch for _, batch in data.in_order(self.examples(split), *settings))
+        return data.in_order(self.examples(split), *settings)
 
     def abstract_batch(self) -> Shapes:
         rows, side, most = self.batch.rows, self.sections["data"].longest, self.batch.objects
@@ -191,17 +193,16 @@ class Detection(Labelled):
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """COCO's average precisions, in pixels of the images as they are in their files."""
-        images = self.examples(split)
-        settings = self.sections["data"], self.batch.rows, self.batch.objects
         truth, found = [], []
-        for ids, batch in data.in_order(images, *settings):
-            out = self._found(params, place(batch))
-            for i, chances, boxes in zip(ids, *map(np.asarray, out), strict=True):
-                if i >= 0:
-                    truth.append(images[int(i)])
-                    found.append(self._best(chances, boxes, truth[-1].image.shape[:2]))
-        values = average_precision(truth, found, len(self.labels)) if truth else {}
-        return Scores(values | {"num_examples": float(len(truth))} if truth else {})
+        for rows, batch in self._in_order(split):
+            out = map(np.asarray, self._found(params, place(batch)))
+            for row, chances, boxes in zip(rows, *out, strict=False):  # padding rows come last
+                found.append(self._best(chances, boxes, row.image.shape[:2]))
+            truth += rows
+        if not truth:
+            return Scores()
+        values = average_precision(truth, found, len(self.labels))
+        return Scores({**values, "num_examples": float(len(truth))})
 
     @cached_property
     def _found(self) -> Any:

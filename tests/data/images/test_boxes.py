@@ -56,6 +56,9 @@ def test_a_batch_is_padded_mirrored_and_holds_no_more_than_it_may():
     assert plain["label"].tolist() == [[0, -1], [0, -1], [-1, -1]]
     crowd = boxed(count=3)._replace(ignored=np.array([False, True, False]))
     assert data.load(ids[:1], (1,), [crowd], config, 2)["label"].tolist() == [[0, 2]]
+    ((rows, last),) = list(data.in_order(images, config, 3, 2))
+    np.testing.assert_array_equal(last["image"], plain["image"])
+    assert [row.image.shape for row in rows] == [(2, 4, 0), (2, 2, 0)]
     with pytest.raises(LabError, match="it has 3 objects, but the batches hold 2: raise batch.ob"):
         data.load(ids[:1], (1,), [boxed(count=3)], config, 2)
 

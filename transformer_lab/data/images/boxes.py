@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, UInt8
@@ -48,7 +48,7 @@ class BoxConfig(SourceConfig):
 class Boxed(NamedTuple):
     """An image with its objects; a box is left, top, right and bottom in pixels of the image."""
 
-    image: UInt8[np.ndarray, "h w 3"]
+    image: UInt8[np.ndarray, "h w _"]  # RGB
     boxes: Float32[np.ndarray, "n 4"]
     labels: Int32[np.ndarray, "n"]  # class numbers
     ignored: Bool[np.ndarray, "n"]  # crowds and difficult objects: neither learned nor scored
@@ -215,9 +215,14 @@ def load(
     return {"image": image, "size": size, "boxes": boxes, "label": label, "mask": ids[:, 0] >= 0}
 
 
-def in_order(images: Sequence[Boxed], config: BoxConfig, rows: int, most: int) -> Iterator[Any]:
-    """The numbers and batches of all images in order, padding rows complete the last batch."""
+def in_order(
+    images: Sequence[Boxed], config: BoxConfig, rows: int, most: int
+) -> Iterator[tuple[list[Boxed], Batch]]:
+    """Batches of all images in order, each with its images' objects, whose `image` has no pixels
+    but the size; padding rows complete the last batch."""
     for first in range(0, len(images), rows):
-        ids = np.arange(first, first + rows)
-        ids[ids >= len(images)] = -1
-        yield ids, load(ids, (1,), images, config, most)
+        some = [images[i] for i in range(first, min(first + rows, len(images)))]
+        ids = np.arange(rows)
+        ids[len(some) :] = -1
+        bare = [row._replace(image=np.zeros((*row.image.shape[:2], 0), np.uint8)) for row in some]
+        yield bare, load(ids, (1,), some, config, most)

@@ -47,38 +47,35 @@ class Cutout(NamedTuple):
 
 def boxed(config: Any) -> FoundBoxes:
     """Scenes of each split, with stamps and photographs divided by hashes of their names."""
-    places = folders(config.path, *PACKAGES)
-    stamps, photographs = _prepared(places)
-    pools: dict[str, list] = {split: [[], []] for split in SPLITS}
-    strata = [[c.name for c in stamps if c.label == label] for label in range(len(CLASSES))]
-    strata.append([name for name, _ in photographs])
-    owner = {}
-    for names in strata:
-        counts = [max(1, round(s * len(names))) for s in _shares(config)]
-        if sum(counts) >= len(names):
-            raise LabError(f"{len(names)} stamps or photographs of a kind are too few to divide")
-        order = shuffled(names, config.split_seed)
-        owner |= {name: "train" for name in order}
-        owner |= dict.fromkeys(order[: counts[0]], "validation")
-        owner |= dict.fromkeys(order[counts[0] : sum(counts)], "test")
-    for stamp in stamps:
-        pools[owner[stamp.name]][0].append(stamp)
-    for name, picture in photographs:
-        pools[owner[name]][1].append(picture)
-    parts = {
-        split: Scenes(
-            *pools[split], config, number, config.held_scenes if number else config.scenes
-        )
-        for number, split in enumerate(SPLITS)
-    }
-    used = sorted(f"{split} {name}" for name, split in owner.items())
+    stamps, photographs = _prepared(folders(config.path, *PACKAGES))
+    owner = _divided([name for name, _ in photographs], config)
+    for label in range(len(CLASSES)):
+        owner |= _divided([stamp.name for stamp in stamps if stamp.label == label], config)
+    parts, report = {}, {}
+    for number, split in enumerate(SPLITS):
+        mine = [stamp for stamp in stamps if owner[stamp.name] == split]
+        pictures = [picture for name, picture in photographs if owner[name] == split]
+        count = config.held_scenes if number else config.scenes
+        parts[split] = Scenes(mine, pictures, config, number, count)
+        report[f"{split}_stamps"] = len(mine)
     settings = config.split_seed, config.scenes, config.held_scenes, config.objects, config.longest
-    counts = {f"{split}_stamps": len(pools[split][0]) for split in SPLITS}
-    return FoundBoxes(parts, list(CLASSES), LICENCE, f"{used} {settings}", counts)
+    content = f"{sorted(owner.items())} {settings}"
+    return FoundBoxes(parts, list(CLASSES), LICENCE, content, report)
 
 
-def _shares(config: Any) -> tuple[float, float]:
-    return config.validation_share, config.test_share
+def _divided(names: list[str], config: Any) -> dict[str, str]:
+    """The split of each name; validation and test have at least one. Raises: LabError if nothing
+    is left to train on."""
+    shares = config.validation_share, config.test_share
+    first, second = (max(1, round(share * len(names))) for share in shares)
+    order = shuffled(names, config.split_seed)
+    if first + second >= len(order):
+        raise LabError(
+            f"{len(order)} stamps of a class, or photographs, are too few for three splits: lower "
+            "config.data.validation_share and test_share, or look at config.data.path"
+        )
+    held = {name: "validation" if i < first else "test" for i, name in enumerate(order)}
+    return held | dict.fromkeys(order[first + second :], "train")
 
 
 class Scenes(Sequence):
@@ -127,7 +124,7 @@ class Scenes(Sequence):
             stamp = turned.crop(_opaque(turned).getbbox())
             ratio = 1 + rng.uniform(-STRETCH, STRETCH)
         sides = np.array(stamp.size) * [ratio, 1]
-        size = [max(4, round(longer * n / max(sides))) for n in sides]
+        size = [max(1, round(longer * n / max(sides))) for n in sides]
         stamp = stamp.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
         mirrored = Image.Transpose.FLIP_LEFT_RIGHT
         return stamp.transpose(mirrored) if rng.random() < 0.5 else stamp
