@@ -52,6 +52,7 @@ setup(
     ],
     extras_require={
         "audio": ["soundfile>=0.13", "soxr>=0.5"],
+        "detection": ["pycocotools>=2.0.8"],
         "test": [
             "beartype>=0.20",
             "gguf>=0.17",
@@ -60,6 +61,7 @@ setup(
             "nltk>=3.9",
             "playwright>=1.40",
             "pyarrow>=15",
+            "pycocotools>=2.0.8",
             "pytest>=8.0",
             "pytest-xdist>=3.6",
             "rouge-score>=0.1.2",

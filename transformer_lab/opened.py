@@ -17,11 +17,13 @@ from transformer_lab.ops.spectrograms import RATE
 from transformer_lab.tasks import objective
 from transformer_lab.tasks.abilities import (
     Continues,
+    Detects,
     EmbedsImages,
     EmbedsTexts,
     Predicts,
     Transcribes,
     Translates,
+    named_objects,
 )
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
@@ -104,6 +106,12 @@ class OpenedRun:
         """
         found = self._able(Predicts, "predict").predict(self.params, _listed(texts), self.place)
         return found[0] if isinstance(texts, str) else found
+
+    def detect(self, image: str | Path, threshold: float = 0.5) -> list[dict[str, Any]]:
+        """The objects in an image file, best first: label, score, and box (left, top, right and
+        bottom in pixels) of each whose score reaches the threshold."""
+        task = self._able(Detects, "detect")
+        return named_objects(task, task.detect(self.params, str(image), self.place)[1], threshold)
 
     def transcribe(self, file: str | Path) -> list[Segment]:
         """What is said in a file of audio: pieces of text, each with the seconds it is heard in."""

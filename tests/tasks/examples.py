@@ -90,6 +90,28 @@ def recordings(folder: Path, changed: bool) -> dict[str, str]:
     return {"data.source": "files", "data.path": str(folder)}
 
 
+def boxes(folder: Path, changed: bool) -> dict[str, str]:
+    """Images of 2 x 2 and 2 x 1 pixels in COCO's format, with an object of one of two classes."""
+    for split in SPLITS:
+        content = {"images": [], "annotations": [],
+                   "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]}  # fmt: skip
+        for k, width in enumerate((2, 1)):
+            name, pixels = f"{split}{k}.png", np.zeros((2, width, 3), np.uint8)
+            pixels[0, -1] = 200
+            Image.fromarray(pixels).save(folder / name)
+            sizes = {"height": 2, "width": width}
+            content["images"].append({"id": k, "file_name": name, **sizes})
+            box = [width - 1, 0, 1, 1 + int(changed and split == "test")]
+            row = {"id": k, "image_id": k, "category_id": (3, 7)[k], "bbox": box}
+            content["annotations"].append(row)
+        (folder / f"{split}.json").write_text(json.dumps(content), "utf-8")
+    return {"data.source": "coco", "data.path": str(folder)}
+
+
+FINDS = {"model.decoder_layers": 2, "model.decoder_heads": 2, "model.queries": 3,
+         "model.decoder_feed_forward_width": 12, "model.backbone.stages": (1,),
+         "model.backbone.width": 4, "model.backbone.stem": "small", "data.shortest": 2,
+         "data.longest": 2, "batch.rows": 2, "batch.objects": 2}  # fmt: skip
 SPEECH = {"model.frames": 2, "model.bins": 1, "batch.rows": 2, "batch.length": 5}
 IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
           "data.channels": 1}  # fmt: skip
@@ -123,6 +145,7 @@ TASKS = {
     "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
     "image_classification": ("vision", IMAGES),
     "transcription": ("whisper", TEXT, SPEECH),
+    "detection": ("detr", FINDS),
     "word_vectors": ("word_vectors", WINDOWS),
 }
 
@@ -143,6 +166,8 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}
     elif task.startswith("image"):
         values |= images(folder, changed)
+    elif task == "detection":
+        values |= boxes(folder, changed)
     elif task == "transcription":
         values |= recordings(folder, changed)
     else:

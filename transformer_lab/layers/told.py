@@ -41,6 +41,16 @@ def tell(
     put(module, TOLD, name, (total, weight, coefficient * total))
 
 
+def tell_of_task(
+    name: str, total: Float[Array, ""], weight: Float[Array, ""], coefficient: float
+) -> None:
+    """The same for a part of a task's own loss that is divided by another weight than the rest, as
+    a detector's boxes by the number of objects. Only a listening train step hears it."""
+    if listening():
+        told = total, weight, coefficient * total
+        _heard.get().append({"losses": {name: told}, "statistics": {}})
+
+
 def running(module: nn.Module, name: str, init: Callable[[], Array]) -> Array:
     """The value of a running statistic; `init` makes the first one. It is stored among the
     parameters under `batch_stats`, and no gradient trains it."""

@@ -19,6 +19,7 @@ from transformer_lab.kinds import kinds
 from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.layers.told import listened as listened
 from transformer_lab.models.base import Computed as Computed
+from transformer_lab.models.base import Finds as Finds
 from transformer_lab.models.base import Patches as Patches
 from transformer_lab.models.base import Pictures as Pictures
 from transformer_lab.models.base import Sees as Sees

@@ -84,6 +84,18 @@ class Sees(Protocol):
 
 
 @runtime_checkable
+class Finds(Sees, Protocol):
+    """Settings of a model that finds the objects of an image."""
+
+    queries: int  # the objects that it may find in an image
+    labels: int  # classes of objects
+    grid: tuple[int, int] | None  # rows and columns of the cells that queries are; None: a set
+
+    def of_size(self, size: tuple[int, int], labels: int) -> "Finds":
+        """The same settings for images of this height and width, and so many classes."""
+
+
+@runtime_checkable
 class Pictures(Sees, Protocol):
     """Settings of a model that classifies images."""
 
@@ -240,6 +252,26 @@ class ImageEncoder(Protocol):
     ) -> dict[str, Float[Array, "b ..."]]:
         """`features` [b d] and `logits` [b classes]. Images where `rows` is False are padding, and
         enter no running statistics."""
+
+
+class ObjectDetector(Protocol):
+    """Computes, for each of its queries, the class and the box of an object, or that it found none.
+
+    The output has `layer_logits` [l b q labels + 1], the last for no object, and `layer_boxes`
+    [l b q 4]: the centre's column and row, width and height as shares of the real image, of each
+    layer that is trained. The last one's are also `logits` and `boxes`."""
+
+    config: Finds
+
+    def __call__(
+        self,
+        images: Float[Array, "b h w c"],
+        dropout_key: Key[Array, ""] | None = None,
+        rows: Bool[Array, "b"] | None = None,
+        real: Bool[Array, "b h w"] | None = None,
+    ) -> dict[str, Float[Array, "..."]]:
+        """`real` is False at pixels that pad an image. Images where `rows` is False are padding of
+        the batch, and enter no running statistics."""
 
 
 class TwoTowers(Protocol):

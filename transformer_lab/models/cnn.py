@@ -75,6 +75,15 @@ class CNNConfig:
         """The number of channels of the last stage."""
         return self.width * 2 ** (len(self.stages) - 1) * EXPANSION[self.block]
 
+    def map_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of a residual net's last map, for images of this height and width."""
+        stem = 0 if self.stem == "small" else 2
+        for halving in range(stem + len(self.stages) - 1):
+            # Strides pad, so that an odd side is rounded up; averages of 2 x 2 cut the rest off.
+            averaged = self.antialias if halving >= stem else (self.stem == "deep" and halving)
+            size = tuple(side // 2 if averaged else -(-side // 2) for side in size)
+        return size
+
     @property
     def features(self) -> int:
         """The width of the feature vector of an image."""

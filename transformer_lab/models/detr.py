@@ -70,6 +70,15 @@ class DETRConfig(StackConfig):
         return self.backbone.channels
 
     @property
+    def grid(self) -> None:
+        """None: queries are a set, and not the cells of a grid."""
+        return None
+
+    def of_size(self, size: tuple[int, int], labels: int) -> "DETRConfig":
+        """The same settings for images of this height and width, and so many classes."""
+        return replace(self, labels=labels, backbone=replace(self.backbone, image_size=size))
+
+    @property
     def decoder(self) -> StackConfig:
         """The settings of the decoder's layers."""
         return replace(
@@ -215,6 +224,7 @@ def example_inputs() -> tuple[Array, ...]:
     return (jnp.zeros((1, 1, 1, 1)),)
 
 
+VIEW = "detr"  # the reader of its attention, in viewing/capture.py
 CONFIG = DETRConfig
 build = DETR
 RULES = (

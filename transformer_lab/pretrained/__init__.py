@@ -13,7 +13,7 @@ from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.errors import LabError, fits
 from transformer_lab.kinds import kind as kind_of
 from transformer_lab.kinds import kinds
-from transformer_lab.models import Pictures, Sees, Texts, Towers
+from transformer_lab.models import Finds, Pictures, Sees, Texts, Towers
 from transformer_lab.pretrained.core import BOTH, LABELLED, Family, label_names, label_settings
 from transformer_lab.pretrained.generation import (
     SpecialIds,
@@ -105,7 +105,7 @@ def load_found(found: HubDirectory) -> Pretrained:
     else:
         special = special_ids(found.config, record.pad)
         headed = isinstance(config, Pictures | Texts) and config.head in LABELLED
-        labels = label_names(settings) if headed else []
+        labels = label_names(settings) if headed or isinstance(config, Finds) else []
     more = decode, special, tuple(labels), tuple(notes)
     return Pretrained(model_type, record.kind, config, params, *more)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformer_lab import text
 from transformer_lab.errors import LabError, read_json
+from transformer_lab.models import Finds
 from transformer_lab.ops.spectrograms import HOP, RATE, WINDOW
 from transformer_lab.pretrained import Pretrained, export, model_type_of
 from transformer_lab.pretrained.generation import NO_TOKEN, SPECIAL, SpecialIds
@@ -106,16 +107,37 @@ def read_pixels(source: Path) -> dict[str, tuple[float, ...]]:
     return {ours: tuple(pixels.get(name, (0.5,) * 3)) for ours, name in named.items()}
 
 
+def read_sides(source: Path) -> dict[str, int]:
+    """A detector's settings `shortest` and `longest` of images' sides in pixels; else {}."""
+    if not (source / PIXELS).is_file():
+        return {}
+    pixels = read_json(source / PIXELS)
+    size = pixels.get("size")
+    if isinstance(size, dict):
+        found = size.get("shortest_edge"), size.get("longest_edge")
+    else:  # files of before 2023
+        found = size, pixels.get("max_size")
+    if not all(type(side) is int and 0 < side < 100_000 for side in found) or found[0] > found[1]:
+        raise LabError(
+            f"{source / PIXELS}: size must have a shortest_edge and a longest_edge of at least that"
+        )
+    return dict(zip(("shortest", "longest"), found, strict=True))
+
+
 def pixel_files(task: Any) -> dict[str, bytes]:
     """The file that says how images are resized and normalised; {} for tasks without images."""
     form = getattr(task, "normalise", getattr(task, "config", None))
     if not hasattr(form, "mean"):
         return {}
-    config = getattr(task.model_config, "image", task.model_config)
+    config, kind = getattr(task.model_config, "image", task.model_config), "ViTImageProcessor"
+    size = dict(zip(("height", "width"), config.image_size, strict=True))
+    if isinstance(config, Finds):
+        sides, kind = task.sections["data"], "DetrImageProcessor"
+        size = {"shortest_edge": sides.shortest, "longest_edge": sides.longest}
     settings = {
-        "image_processor_type": "ViTImageProcessor",
+        "image_processor_type": kind,
         "do_resize": True,
-        "size": dict(zip(("height", "width"), config.image_size, strict=True)),
+        "size": size,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

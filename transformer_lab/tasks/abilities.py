@@ -40,6 +40,26 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
+class Detects(Protocol):
+    """A task whose model finds the objects of an image."""
+
+    labels: Sequence[str]  # the names of the classes
+
+    def detect(self, params: Params, path: str, place: Place) -> tuple[Any, Any]:
+        """An image file as an array, and its objects: boxes (left, top, right, bottom in pixels),
+        scores and class numbers, best first."""
+
+
+def named_objects(task: Detects, found: Any, threshold: float) -> list[dict[str, Any]]:
+    """What `detect` found with at least this score, as one dictionary for each object."""
+    return [
+        {"label": task.labels[label], "score": float(score), "box": [*map(float, box)]}
+        for box, score, label in zip(*found, strict=True)
+        if score >= threshold
+    ]
+
+
+@runtime_checkable
 class Transcribes(Protocol):
     """A task whose model writes down what is said in audio."""
 

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from transformer_lab import tasks
 from transformer_lab.errors import LabError
-from transformer_lab.models import Pictures, Sees, Towers
+from transformer_lab.models import Finds, Pictures, Sees, Towers
 from transformer_lab.pretrained import Pretrained
-from transformer_lab.pretrained.beside import read_pixels, read_tokenizer
+from transformer_lab.pretrained.beside import read_pixels, read_sides, read_tokenizer
 from transformer_lab.pretrained.ct2 import END
 from transformer_lab.training import runs
 from transformer_lab.training.config import default_config, resolve
@@ -32,6 +32,7 @@ TASKS = {  # the task of the run, by the model's kind or its head
     "tokens": "tagging",
     "span": "question_answering",
     "two_towers": "contrastive",
+    "detr": "detection",
 }
 
 
@@ -64,7 +65,9 @@ def as_task(
     """The config of a run with the model, its task, and the mesh of the devices."""
     tokenizer = check_source(model, source, files)
     config = run_config(model, tokenizer)
-    if isinstance(model.config, Pictures | Towers):
+    if isinstance(model.config, Finds):
+        config.data.update(read_sides(source))
+    if isinstance(model.config, Pictures | Towers | Finds):
         config.task.update(read_pixels(source) or PIXELS.get(model.model_type, {}))
     resolved = resolve(config)
     mesh = make_mesh(resolved.run.mesh)
@@ -73,17 +76,19 @@ def as_task(
 
 def check_source(model: Pretrained, source: Path, files: Mapping[str, bytes] | None = None) -> Any:
     """The model's tokenizer, None for a model of images. Raises: LabError if it cannot be a run."""
-    if isinstance(model.config, Sees) and not isinstance(model.config, Pictures):
-        raise LabError(f"{source}: no task uses {model.model_type} yet, --check alone reads it")
-    if not isinstance(model.config, Pictures):
+    if not isinstance(model.config, Sees):
         return read_tokenizer(model, source, files)
+    if isinstance(model.config, Finds) and model.config.channels != 3:
+        raise LabError(f"{source}: its images have {model.config.channels} channels, not 3")
     return None
 
 
 def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
     """The files that the task needs: the tokenizer's, or the images' size; and the labels."""
     labels, images = list(model.labels), tasks.objective("image_classification")
-    if tokenizer is None:
+    if isinstance(model.config, Finds):
+        files = {}
+    elif tokenizer is None:
         count = model.config.classes if model.config.head == "classes" else 0
         labels = labels or [f"class {i}" for i in range(count)]
         form = {"size": model.config.image_size, "channels": model.config.channels}
@@ -104,6 +109,9 @@ def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:
     config.model.update(asdict(model.config))
     if model.decode is not None:
         config.decode.update(asdict(model.decode))
+    if task == "detection":
+        config.batch.objects = model.config.queries
+        config.data.update(shortest=800, longest=1333)  # those of the paper, A.4
     if "length" in config.batch:
         most = model.config.max_length // (2 if task == "transcription" else 1)
         config.batch.length = min(config.batch.length, most)

@@ -209,7 +209,34 @@ def spectrogram(bands: Float[np.ndarray, "frames bins"]) -> UInt8[np.ndarray, "b
     return np.repeat(grey[..., None], 3, axis=-1)
 
 
+def read_detr(task: Any, params: Any, inputs: Inputs, place: Any) -> Maps:
+    """Attention of the queries that found an object to the image, and of its places to each other.
+
+    A query is named by its class and score; if none has a score of 0.5, the surest is shown."""
+    picture = task.read(_image(inputs))
+    images = jnp.asarray(task.normalise(picture[None]))
+    found = captured(task.model, params, images)
+    out = jax.jit(task.model.apply)({"params": params}, images)
+    chances = np.asarray(jax.nn.softmax(out["logits"][0]))[:, :-1]
+    best = chances.max(axis=-1)
+    order = np.argsort(-best)[: max(1, int((best >= 0.5).sum()))]
+    names = [f"{task.labels[chances[i].argmax()]} {best[i]:.2f}" for i in order]
+    sides: dict[str, dict] = {"encoder": {}, "decoder": {}}
+    for name, layer in found.items():
+        side, _, number = name.partition("_")
+        if side in sides and number.isdecimal():
+            sides[side][f"layer_{number}"] = layer
+    cross = stacked(sides["decoder"], "cross_attention")[0][:, :, order]
+    grid = task.model_config.backbone.map_size(picture.shape[:2])
+    places = [f"place {row},{column}" for row, column in np.ndindex(grid)]
+    return {
+        "cross-attention": Map(cross, names, places, picture, grid),
+        "encoder self-attention": image_map(sides["encoder"], picture, grid),
+    }
+
+
 READERS: dict[str, Reader] = {
+    "detr": read_detr,
     "encoder": read_encoder,
     "decoder": read_decoder,
     "encoder_decoder": read_encoder_decoder,

@@ -29,12 +29,13 @@ def measure(found: Map) -> Scores:
     """Each head's scores for one map; distances are in tokens, or in patches between patches."""
     weights = jnp.asarray(found.weights)
     scores = {"entropy": heads.entropy(weights)}
-    if found.grid is not None:
+    between = found.rows == found.columns  # the same tokens, or patches
+    if between and found.grid is not None:
         count = found.grid[0] * found.grid[1]
         scores["distance"] = heads.mean_distance(
             weights[..., -count:, -count:], heads.patch_places(found.grid)
         )
-    elif found.rows == found.columns:
+    elif between:
         scores["distance"] = heads.mean_distance(weights)
         scores["previous token"] = heads.previous_token_score(weights)
     return {name: np.asarray(values) for name, values in scores.items()}

@@ -154,7 +154,7 @@ function drawPicture() {
   context.drawImage(image, 0, 0, width, height);
   const columns = map.columns.length, count = down * across, patches = new Float32Array(count);
   const pooled = state.row < 0 && columns === count; // no token of its own: the mean over patches
-  const first = pooled ? 0 : Math.max(state.row, 0), last = pooled ? columns - 1 : first;
+  const first = pooled ? 0 : Math.max(state.row, 0), last = pooled ? map.rows.length - 1 : first;
   for (let row = first; row <= last; row++)
     for (let i = 0; i < count; i++) patches[i] += weights[(row + 1) * columns - count + i];
   const largest = patches.reduce((a, b) => Math.max(a, b), 0);

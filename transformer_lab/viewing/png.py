@@ -72,22 +72,26 @@ def _cut(token: str, most: int = 24) -> str:
 
 
 def _over_picture(found: Map, layers: Any, heads: Any) -> Figure:
-    figure, axes = _grid(layers, [*(f"head {h}" for h in heads), "mean", "rollout"])
+    own = ["mean", "rollout"] if found.rows == found.columns else ["mean"]
+    figure, axes = _grid(layers, [*(f"head {h}" for h in heads), *own])
     for i, row in zip(layers, axes, strict=True):
         maps = class_token_maps(found, i)
-        for ax, weights in zip(row, [*maps[list(heads)], *maps[-2:]], strict=True):
+        for ax, weights in zip(row, [*maps[list(heads)], *maps[-len(own) :]], strict=True):
             lay_over(ax, found, weights)
     return figure
 
 
 def class_token_maps(found: Map, layer: int) -> Float[np.ndarray, "maps down across"]:
     """How much the first token attends to each patch: each head of the layer, their mean, and the
-    rollout up to the layer. In a model without such a token, the mean over all patches."""
+    rollout up to the layer. In a model without such a token, the mean over all patches; of queries
+    that are no patches, the mean over queries, without a rollout."""
     down, across = found.grid
     readers = 1 if len(found.rows) > down * across else None
-    rolled = np.asarray(rollout([jnp.asarray(w[None]) for w in found.weights[: layer + 1]]))
     heads = found.weights[layer]
-    every = np.concatenate([heads, heads.mean(axis=0)[None], rolled])
+    every = np.concatenate([heads, heads.mean(axis=0)[None]])
+    if found.rows == found.columns:
+        rolled = rollout([jnp.asarray(w[None]) for w in found.weights[: layer + 1]])
+        every = np.concatenate([every, np.asarray(rolled)])
     return every[:, :readers, -down * across :].mean(axis=1).reshape(-1, down, across)
 
 

@@ -1,0 +1,51 @@
+"""Finds stamps on photographs, in six classes: a small DETR (Carion 2020).
+
+python -m transformer_lab train --config=configs/detect_stamps.py --workdir=runs/detect
+"""
+
+from transformer_lab.errors import known
+from transformer_lab.training.config import default_config
+
+KINDS = ("detr", "cells")
+NET = {
+    "stages": (1, 1, 1),
+    "width": 24,
+    "stem_width": 16,
+    "head": "none",
+    "stem": "large",
+}
+
+
+def get_config(arg: str = "detr"):
+    """`arg` is detr, or cells: the plain net whose cells find an object each."""
+    known("configs/detect_stamps.py:", arg, KINDS)
+    config = default_config(model=arg, task="detection")
+    config.update(steps=3000, eval_every=500, save_every=250, best="ap50")
+    config.batch.rows = 64
+    config.model.backbone.update(**NET)
+    if arg == "detr":
+        config.model.update(
+            layers=2,
+            decoder_layers=3,
+            width=96,
+            heads=4,
+            head_dim=24,
+            decoder_heads=4,
+            feed_forward_width=192,
+            decoder_feed_forward_width=192,
+            queries=12,
+            dropout=0.0,
+            frozen_norms=False,
+        )
+    else:
+        config.model.width = 96
+        config.task.duplicate_overlap = 0.5
+    config.optimizer.update(
+        name="muon",
+        learning_rate=2e-3 if arg == "detr" else 1e-2,
+        warmup_steps=100,
+        schedule="linear",
+        weight_decay=0.05,
+        clip_norm=1.0,
+    )
+    return config
