@@ -69,8 +69,9 @@ def as_stream(
     return closed(mixed, start, eos).values
 
 
-def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
-    """Documents as [bos] d1 ... dN [eos] in rows of `length`, several a row (best fit decreasing).
+def pack(documents: Ragged, length: int, bos: int | None, eos: int) -> Packed:
+    """Documents as [bos] d1 ... dN [eos] in rows of `length`, several a row (best fit decreasing);
+    without bos if it is None. Which row a document is in follows from the lengths alone.
 
     A document's N + 1 (input, target) pairs are cut into pieces of at most `length`: the first
     input of a later piece is the last target of the one before, so that each target counts once."""
