@@ -1,10 +1,12 @@
-"""Aligned runs on disk: what they store of their start and of answers drawn, and how they resume."""
+"""Aligned runs on disk: what they keep of their start and of drawn answers, and how they resume."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.tasks.test_alignment import DRAWS, PAIRS, SUMS, aligned
-from tests.tiny import make_trainer, read_metrics
+from tests.tiny import leave_run, make_trainer, read_metrics
 from tests.training.test_adapted_runs import same
 from transformer_lab.tasks.pairs import from_file
 from transformer_lab.training import runs
@@ -32,8 +34,7 @@ def losses(workdir):
 
 def test_dpo_stores_its_reference_and_resumes_bit_for_bit_with_lora(folder):
     base = folder / "base"
-    config = aligned("preferences", folder, PAIRS, steps=1)
-    runs.run(config, base)
+    leave_run(aligned("preferences", folder, PAIRS, steps=1), base)
     adapt = {"adapt__method": "lora", "adapt__rank": 2, "seed": 1}
     for name, stops in (("whole", (4,)), ("parts", (2, 4))):
         for steps in stops:
@@ -48,7 +49,7 @@ def test_dpo_stores_its_reference_and_resumes_bit_for_bit_with_lora(folder):
     assert trained[0] == trained[1] and len(trained[0]) == 4
     # The reference is that of the base: a new task with its parameters computes the same.
     trainer = make_trainer(config, 1)
-    before = opened(base)[1]
+    before = jax.tree.map(jnp.asarray, opened(base)[1])
     trainer.task.begin(before, trainer.place)
     stored = from_file(whole.assets["reference.npz"])
     for split, count in (("train", 7), ("validation", 1), ("test", 1)):
@@ -61,8 +62,14 @@ def test_dpo_stores_its_reference_and_resumes_bit_for_bit_with_lora(folder):
     np.testing.assert_allclose(-found["chosen_nats"][0], stored["test"][0, 0], rtol=1e-5)
 
 
-def test_ppo_stores_its_start_and_the_answers_between_passes_and_resumes_bit_for_bit(folder):
-    settings = {"task.kl": 0.1, **DRAWS}
+def test_ppo_stores_its_start_and_the_answers_between_passes_and_resumes_bit_for_bit(
+    folder, monkeypatch
+):
+    (folder / "rewards").mkdir()
+    mine = "def reward(prompt, answer, expected):\n    return len(answer) / 3\n"
+    (folder / "rewards/longer.py").write_text(mine, encoding="utf-8")
+    monkeypatch.setenv("TRANSFORMER_LAB_PATH", str(folder))
+    settings = {"task.kl": 0.1, "task.reward": "longer", "task.score_examples": 0, **DRAWS}
     for name, stops in (("ppo", (4,)), ("ppo_parts", (3, 4))):
         for steps in stops:  # 3: between the two passes over the answers of step 2
             config = aligned("ppo", folder, SUMS, steps=steps, **settings)
