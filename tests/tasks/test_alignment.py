@@ -1,6 +1,5 @@
 """Alignment: which tokens count, batches on any mesh, rewards, and users' files."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -9,12 +8,21 @@ import numpy as np
 import pytest
 
 from tests.tasks.examples import MODEL
+from tests.text.test_chat import CHATML, tokenizer_with
 from tests.tiny import FAST, RUN, config_of, first_batch, make_trainer, start
-from transformer_lab.data.dialogues import InstructionsConfig, PreferencesConfig, load_dialogues
+from transformer_lab.data import choices
+from transformer_lab.data.dialogues import (
+    Instruction,
+    InstructionsConfig,
+    PreferencesConfig,
+    load_dialogues,
+)
 from transformer_lab.data.endings import read_endings
 from transformer_lab.errors import LabError
 from transformer_lab.text.rewards import brackets, chrf, exact
+from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
+from transformer_lab.training.mesh import make_mesh
 
 CHAT = [
     {"role": "system", "content": "s"}, {"role": "user", "content": "a"},
@@ -67,6 +75,21 @@ def test_the_tokens_of_answers_and_their_ends_are_all_that_is_taught(tmp_path):
     assert mask.sum() == task.sizes(batch)["tokens"] == 4 + 1 + 2 + 2
     row = task.examples("test")[0]
     assert said(np.asarray(task.prompt_of(row)[1:])) == text[: text.rindex("d\n")]
+
+
+def test_a_chat_is_taught_as_the_tokenizers_template_has_it(tmp_path):
+    config = aligned("sft", tmp_path, [{"messages": CHAT}] * 3 + SUMS)
+    config.tokenizer.kind, config.batch.length, config.model.max_length = "hf", 120, 120
+    resolved = resolve(config)
+    files = tokenizer_with(CHATML).to_files()
+    task = runs.build_task(resolved, files, make_mesh(resolved.run.mesh, 1))
+    turns = tuple((message["role"], message["content"]) for message in CHAT)
+    (ids,), (kinds,) = task.framed([turns])
+    parts = [task.tokenizer.decode(ids[kinds == kind].tolist()) for kind in range(3)]
+    assert parts == ["system\ns\nuser\na\nassistant\n", "b\nd\n", "user\nc\nassistant\n"]
+    assert (ids[kinds == 1] == task.tokenizer.eos_id).sum() == 2
+    start = task.prompt_of(Instruction(turns))
+    assert ids[: len(start)].tolist() == start and kinds[len(start)] == 1
 
 
 CASES = {
@@ -157,7 +180,7 @@ def test_a_users_row_of_another_form_is_refused_by_file_and_line(kind, line, wor
     assert str(found.value).startswith(f"{tmp_path}/x.jsonl:2: ")
 
 
-def test_pairs_of_chats_and_of_endings_are_read_and_split_by_prompt(tmp_path):
+def test_pairs_of_chats_and_of_endings_are_read_and_split_by_prompt(tmp_path, monkeypatch):
     chats = [
         {"prompt": CHAT[:2], "chosen": [CHAT[2]], "rejected": [{**CHAT[2], "content": text}]}
         for text in "xyzx"
@@ -171,19 +194,11 @@ def test_pairs_of_chats_and_of_endings_are_read_and_split_by_prompt(tmp_path):
     every = [row for s in ("train", "validation", "test") for row in getattr(found, s)]
     assert (("system", "s"), ("user", "a")) in {row.prompt for row in every} and len(every) == 6
 
-    target = tmp_path / "piqa/rc_0shot/requests.jsonl.gz"
-    target.parent.mkdir(parents=True)
-    rows = [
-        {"doc_id": d, "idx": i, "label": d % 2, "request": {"context": f"q{d}", "continuation": c}}
-        for d in range(3) for _ in range(2) for i, c in enumerate((" a", " b"))
-    ]  # fmt: skip
-    with gzip.open(target, "wt", encoding="utf-8") as stream:
-        stream.write("\n".join(map(json.dumps, rows)))
-    config = PreferencesConfig(source="piqa", path=str(tmp_path))
-    pairs = [item.row for item in read_endings(config, "piqa", "").parts["train"]]
-    assert [(p.prompt[0][1], p.chosen[0][1], p.rejected[0][1]) for p in pairs] == [
-        ("q0", " a", " b"), ("q1", " b", " a"), ("q2", " a", " b"),
-    ]  # fmt: skip
+    items = [choices.Item((f"q{n}",), (" a", " b"), n % 2) for n in range(3)]
+    monkeypatch.setattr(choices, "_published", lambda name: iter(items))
+    rows = [item.row for item in read_endings("piqa").parts["train"]]
+    pairs = {(r.prompt[0][1], r.chosen[0][1], r.rejected[0][1]) for r in rows}
+    assert pairs == {("q0", " a", " b"), ("q1", " b", " a"), ("q2", " a", " b")}
 
 
 @pytest.mark.parametrize(("task", "changes", "words"), [

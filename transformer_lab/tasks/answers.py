@@ -12,7 +12,6 @@ from transformer_lab import text
 from transformer_lab.data import dialogues
 from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.dialogues import ANSWER, ANSWERS, PROMPT, Instruction, Turns
-from transformer_lab.data.packing import closed
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated
@@ -77,15 +76,22 @@ class Answering(LanguageModeling):
     def train_texts(self) -> Iterable[str]:
         return map(written, self.dialogues("train"))
 
-    @property
-    def first_id(self) -> int | None:
-        """The token before a dialogue, None if `task.prompt_start` is False."""
-        return self.start_id if self.config.prompt_start else None
+    def by_template(self, turns: Turns) -> bool:
+        """Whether a dialogue is a chat that the tokenizer's own template writes."""
+        return bool(header(turns[0][0])) and self.tokenizer.chat_template is not None
 
-    def encode_dialogues(self, rows: Iterable[Turns]) -> tuple[Ragged, Ragged]:
+    def framed(self, rows: Iterable[Turns]) -> tuple[Ragged, Ragged]:
         """The ids of each dialogue, and for each id GIVEN, TAUGHT or LATER.
 
-        A dialogue is encoded as one text; a token across the border of two turns is the later
+        A chat is as the tokenizer's template has it, if there is one. Others stand between the
+        start token (unless task.prompt_start is False) and the end token, which is taught too."""
+        rows = list(rows)
+        plain = self._plain([turns for turns in rows if not self.by_template(turns)])
+        both = [self._chat(turns) if self.by_template(turns) else next(plain) for turns in rows]
+        return tuple(Ragged.from_lists([some[i] for some in both]) for i in range(2))
+
+    def _plain(self, rows: list[Turns]) -> Iterator[tuple[list[int], list[int]]]:
+        """Each dialogue is encoded as one text; a token across the border of two turns is the later
         one's."""
         every = [list(pieces_of(turns)) for turns in rows]
         parts = [
@@ -93,29 +99,35 @@ class Answering(LanguageModeling):
             for pieces in every
             for n in range(1, len(pieces) + 1)
         ]
-        encoded, ids, kinds = iter(self.tokenizer.encode_batch(parts)), [], []
+        encoded = iter(self.tokenizer.encode_batch(parts))
+        first = [self.start_id] if self.config.prompt_start else []
         for pieces in every:
             heads = [[], *(next(encoded) for _ in pieces)]
-            kind, said = np.full(len(heads[-1]), GIVEN), False
-            for before, (_, taught) in zip(heads, pieces, strict=False):
-                said = said or taught
-                now = TAUGHT if taught else LATER if said else GIVEN
-                kind[common(before, heads[-1]) :] = now
-            ids.append(heads[-1])
-            kinds.append(kind.tolist())
-        return Ragged.from_lists(ids), Ragged.from_lists(kinds)
+            borders = [common(before, heads[-1]) for before in heads[:-1]]
+            kinds = _kinds(len(heads[-1]), borders, [taught for _, taught in pieces])
+            yield (
+                [*first, *heads[-1], self.tokenizer.eos_id],
+                [*[GIVEN] * len(first), *kinds, TAUGHT],
+            )
 
-    def framed(self, rows: Iterable[Turns]) -> tuple[Ragged, Ragged]:
-        """The same between the start and the end token, which a model is taught to write."""
-        ids, kinds = self.encode_dialogues(rows)
-        marks = self.first_id, None if self.first_id is None else GIVEN
-        end = self.tokenizer.eos_id, TAUGHT
-        return closed(ids, marks[0], end[0]), closed(kinds, marks[1], end[1])
+    def _chat(self, turns: Turns) -> tuple[list[int], list[int]]:
+        """An answer's tokens are those that the template writes after inviting it."""
+        messages = messages_of(turns)
+        whole, borders, taught = self.chat.ids(messages, answer=False), [0], [False]
+        for n, (role, _) in enumerate(turns):
+            if role in ANSWERS:
+                invited, answered = messages[:n], messages[: n + 1]
+                borders.append(common(self.chat.ids(invited), whole))
+                borders.append(common(self.chat.ids(answered, answer=False), whole))
+                taught += [True, False]
+        return whole, _kinds(len(whole), borders, taught)
 
     # Answers that the model writes.
 
     def prompt_of(self, row: Instruction) -> list[int]:
         """The ids after which the model writes the last answer of a row."""
+        if self.by_template(row.turns):
+            return self.chat.ids(messages_of(row.turns[:-1]))
         return self.prompt_ids(written(row.turns[:-1]) + header(row.turns[-1][0]))
 
     def write(
@@ -157,6 +169,20 @@ class Answering(LanguageModeling):
 
     def details(self) -> list[str]:
         return [f"vocabulary: {self.tokenizer.vocab_size:,} pieces", self.describe_plan()]
+
+
+def messages_of(turns: Turns) -> list[dict[str, str]]:
+    """A chat in the form that templates take."""
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def _kinds(length: int, borders: Sequence[int], taught: Sequence[bool]) -> list[int]:
+    """What each of `length` ids is, by where the parts of a dialogue begin and which are taught."""
+    kinds, said = np.full(length, GIVEN), False
+    for border, now in zip(borders, taught, strict=True):
+        said = said or now
+        kinds[border:] = TAUGHT if now else LATER if said else GIVEN
+    return kinds.tolist()
 
 
 def common(head: Sequence[int], whole: Sequence[int]) -> int:

@@ -34,12 +34,9 @@ class SupervisedFineTuning(Answering):
     def packed(self, split: str) -> tuple[Packed, Packed]:
         """A split's dialogues in rows, and in the same places what kind of token each is."""
         length = self.sections["batch"].length
-        ids, kinds = self.encode_dialogues(self.dialogues(split))
-        marks = int(self.first_id is not None)
-        kept = np.flatnonzero(ids.lengths() + marks <= length)
-        ids, kinds = ids.take(kept), kinds.take(kept)
-        laid = packing.pack(ids, length, self.first_id, self.tokenizer.eos_id)
-        return laid, packing.pack(kinds, length, GIVEN if marks else None, TAUGHT)
+        ids, kinds = self.framed(self.dialogues(split))
+        kept = np.flatnonzero(ids.lengths() - 1 <= length)
+        return tuple(packing.pack_closed(some.take(kept), length) for some in (ids, kinds))
 
     @cached_property
     def train_set(self) -> tuple[Packed, Packed]:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from transformer_lab.data.endings import LICENCE, read_endings
+from transformer_lab.data.endings import read_endings
 from transformer_lab.data.splits import Found, Report
 
 
 def preferences(config: Any, report: Report) -> Found:
     """The right ending and a wrong one of each question of its validation set."""
-    return read_endings(config, "hellaswag", LICENCE)
+    return read_endings("hellaswag")
