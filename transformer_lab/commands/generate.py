@@ -23,6 +23,8 @@ from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
 
+CONTINUING = ("language_modeling", "sft", "preferences", "grpo", "ppo")  # tasks
+
 
 def define() -> None:
     cli.run_flags()
@@ -44,7 +46,7 @@ def main(_: list[str]) -> None:
         raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
     config = cli.get_config()
     answers = config.task.kind == "text_to_text"
-    if config.task.kind != "language_modeling" and not answers:
+    if config.task.kind not in CONTINUING and not answers:
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
     if answers and (args.score or args.log_probs or args.num_samples > 1 or args.chat):
         raise LabError("a text-to-text run takes --prompt or --prompts alone, prefix included")

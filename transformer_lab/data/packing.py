@@ -70,13 +70,18 @@ def as_stream(
 
 
 def pack(documents: Ragged, length: int, bos: int, eos: int) -> Packed:
-    """Documents as [bos] d1 ... dN [eos] in rows of `length`, several a row (best fit decreasing).
+    """Documents as [bos] d1 ... dN [eos] in rows of `length`, several a row; see `pack_closed`."""
+    return pack_closed(closed(documents, bos, eos), length)
 
-    A document's N + 1 (input, target) pairs are cut into pieces of at most `length`: the first
-    input of a later piece is the last target of the one before, so that each target counts once."""
+
+def pack_closed(framed: Ragged, length: int) -> Packed:
+    """Documents with the tokens at their ends in rows of `length` (best fit decreasing).
+
+    A document's (input, target) pairs are cut into pieces of at most `length`: the first input of a
+    later piece is the last target of the one before, so that each target counts once. Which row a
+    piece is in follows from the documents' lengths alone."""
     if length < 1:
         raise LabError(f"length must be at least 1, got {length}")
-    framed = closed(documents, bos, eos)
     document, begin = _pieces(framed.lengths() - 1, length, length)
     starts = framed.offsets[document] + begin
     sizes = np.minimum(length, framed.offsets[document + 1] - 1 - starts)

@@ -142,6 +142,17 @@ class Task(ABC):
     def _fingerprint(self) -> str:
         return self.shards.fingerprint if self.shards else self.data.fingerprint()
 
+    # The start of a run.
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether the run keeps its parameters of step 0 for `begin`, when it is resumed."""
+        return False
+
+    def begin(self, params: Params, place: Place) -> None:  # noqa: B027 most tasks need none
+        """Called before training with the whole model's parameters at step 0: in a new run, and in
+        a resumed one that keeps them. What else it needs when it is resumed is in its `assets`."""
+
     # The batches.
 
     train_plan: Any  # the order of the batches: `plan[step]` is (shape index, row ids)
@@ -154,6 +165,13 @@ class Task(ABC):
     def train_batches(self) -> Batches:
         """An endless iterator over training batches from step 0, or a restored position."""
         return Batches(self.train_plan, self.load_train, by_rows=self.shards is not None)
+
+    def complete(
+        self, batch: HostBatch, step: int, params: Callable[[], Params], place: Place
+    ) -> HostBatch:
+        """A training batch with what depends on the parameters of its step, such as texts that the
+        model draws: a function of (seed, step, parameters). By default the batch as it is."""
+        return batch
 
     @abstractmethod
     def eval_batches(self, split: str) -> Iterator[HostBatch]:

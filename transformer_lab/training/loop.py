@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ def train(
         batches.only(own_rows(trainer.mesh))
     if position:
         batches.restore(position)
-    assets = task.assets()
     writer = MetricWriter(workdir, start, run.tensorboard)
     # A run that was told to stop saves without evaluating; it evaluates when it is resumed.
     owed = start > 0 and of_first(lambda: "" if evaluated(workdir, start) else "owed")
@@ -58,7 +58,8 @@ def train(
 
     def save(scores):
         data = {"content": task.fingerprint(), **batches.get_state()}
-        checkpoints.save(step, trainer.canonical(state), data, config, assets, base, scores)
+        canonical, assets = trainer.canonical(state), task.assets()
+        checkpoints.save(step, canonical, data, config, assets, base, scores)
         pace.save()
 
     try:
@@ -85,7 +86,8 @@ def train(
                 if last or stop:
                     break
                 with pace.waiting():
-                    host = next(batches)
+                    params = partial(trainer.whole, state.replace(average={}))
+                    host = task.complete(next(batches), step, params, trainer.place)
                 with chosen() as attention:
                     state, metrics = trainer.train_step(
                         state, trainer.place(host), *trainer.vote(signals.received or 0)

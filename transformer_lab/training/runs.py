@@ -41,6 +41,7 @@ from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import log, make_workdir
 
 CONFIG = "config.json"
+START = "start"  # the parameters of step 0, of a task that needs them later on
 WEIGHS = r"(model|tokenizer|adapt)\."  # settings that decide what a checkpoint's weights mean
 
 
@@ -84,6 +85,7 @@ def _train(opened: "Run", pattern: str, profile: int) -> None:
     describe(trainer)
     state = opened.state(pattern)
     stored = opened.config.to_dict()
+    _begin(opened, state)
     if jax.process_index() == 0:
         (workdir / RESULTS).unlink(missing_ok=True)
         write_json(workdir / CONFIG, stored)
@@ -91,6 +93,25 @@ def _train(opened: "Run", pattern: str, profile: int) -> None:
         trainer, state, workdir, opened.checkpoints, stored, position, opened.base, profile
     )
     finish(trainer, state, workdir, opened.checkpoints)
+
+
+def _begin(opened: "Run", state: TrainState) -> None:
+    """Gives the task the parameters of step 0, which the directory `start` keeps if it asks so."""
+    trainer, task = opened.trainer, opened.trainer.task
+    if opened.saved and not task.keeps_start:
+        return
+    with Checkpoints(opened.workdir / START, 1, log) as kept:
+        if not opened.saved:
+            first = trainer.canonical(state)
+            if task.keeps_start:
+                alone = first.replace(opt_state=first.step)
+                kept.save(0, alone, {}, opened.config.to_dict(), {}, opened.base)
+        elif kept.newest(1):
+            params = kept.restore_params(0, trainer.state_shardings.params)
+            first = TrainState(0, params, None, state.frozen)
+        else:
+            raise LabError(f"{kept.root} is gone or damaged: the run needs it to be resumed")
+    task.begin(trainer.whole(first), trainer.place)
 
 
 class Run:

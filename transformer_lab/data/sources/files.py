@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.formats import conll, squad, tables
+from transformer_lab.data.formats import conll, dialogues, squad, tables
 from transformer_lab.data.formats.lines import (
     JSON_LINES,
     LICENCE,
@@ -150,6 +150,21 @@ def spoken(config: Any, report: Report) -> Found:
                 for role, column in (("audio", config.audio_column), ("text", config.text_column))
             )
             parts[split].append(Item(key(text), Spoken(str(file.parent / name), text, name)))
+    return Found(parts, LICENCE)
+
+
+def instructions(config: Any, report: Report) -> Found:
+    """JSON lines of instructions: one file for each split, or only for `train`."""
+    return _dialogues(config, False)
+
+
+def preferences(config: Any, report: Report) -> Found:
+    """The same of preferences."""
+    return _dialogues(config, True)
+
+
+def _dialogues(config: Any, pairs: bool) -> Found:
+    parts = {split: dialogues.read(file, pairs) for split, file in _paths(config).items()}
     return Found(parts, LICENCE)
 
 
