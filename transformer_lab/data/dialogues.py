@@ -37,9 +37,9 @@ class InstructionsConfig(SourceConfig):
     source: str = "files"  # files | sums | brackets | house_tasks
     path: str = ""  # the user's file or folder
     validation_share: float = 0.1  # of the rows; splits that the source has stay as they are
-    test_share: float = 0.1
+    test_share: float = 0.1  # held out for the final scores
     max_examples: int = 0  # training rows at most (0 = all); held-out ones stay the same
-    split_seed: int = 0
+    split_seed: int = 0  # another number holds out others
 
     KIND = "instructions"
 

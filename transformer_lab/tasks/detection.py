@@ -38,7 +38,7 @@ class DetectionConfig:
     auxiliary: bool = True  # whether all layers of a decoder are trained, or the last alone
     flip: float = 0.0  # probability of mirroring a training image left and right
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # of each channel, of pixels in 0..1
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)  # standard deviations by colour
     # Of two boxes of one class that overlap by more, the worse goes; 1: none goes. A set needs
     # no such rule.
     duplicate_overlap: float = 1.0

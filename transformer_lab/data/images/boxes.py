@@ -28,13 +28,13 @@ class BoxConfig(SourceConfig):
     # Images are scaled until the shorter side has `shortest` pixels, but the longer one at most
     # `longest`, and padded on the right and below to squares of `longest` pixels.
     shortest: int = 128
-    longest: int = 128
+    longest: int = 128  # pixels that the longer side has at most
     scenes: int = 200_000  # generated for training; so many that hardly one is seen twice
     held_scenes: int = 500  # generated for validation, and for the test
     objects: int = 4  # the most objects that are pasted into a scene
     validation_share: float = 0.15  # of stamps or images; splits that the set has stay as they are
-    test_share: float = 0.15
-    split_seed: int = 0
+    test_share: float = 0.15  # held out for the final scores
+    split_seed: int = 0  # another number holds out others
 
     KIND = "boxed"
 
