@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,14 @@ import soundfile
 from tests.entry import command
 from tests.tiny import config_of, make_trainer, trained
 from transformer_lab import open_run
+from transformer_lab.commands.transcribe import show
 from transformer_lab.data.audio import AudioFile
 from transformer_lab.data.spoken import SpokenConfig, load_spoken
+from transformer_lab.decoding.speech import Marks, Segment
+from transformer_lab.decoding.word_times import Word
 from transformer_lab.errors import LabError
 from transformer_lab.ops.spectrograms import RATE
+from transformer_lab.tasks.scores import corpus_scores
 from transformer_lab.training.runs import write_new
 from transformer_lab.viewing.capture import Inputs, capture, captured
 
@@ -69,6 +74,28 @@ def test_two_tones_are_told_apart_and_their_words_are_scored(learned):
     )
 
 
+def test_translations_have_a_bleu_and_languages_are_counted(learned, monkeypatch):
+    trainer, params, _ = learned
+    task = trainer.task
+    data = replace(task.sections["data"], translated=True, language="fr")
+    monkeypatch.setitem(task.sections, "data", data)
+    monkeypatch.setitem(task.__dict__, "marks", Marks(1, languages={"en": 4, "fr": 5}))
+    heard = {"low0": "fr", "low1": "en", "high1": "fr"}  # and nothing in the fourth
+
+    def transcribed(given, audio):
+        name = audio.path.stem.removeprefix("test_")
+        if name in heard:
+            yield Segment(0.0, 0.1, f"um {name[:-1]} low", -0.1, 0.0, 0.0, heard[name])
+
+    monkeypatch.setattr(task, "_transcriber", transcribed)
+    found = task.score(params, "test", trainer.place, True)
+    values, signature = corpus_scores(*map(list, zip(*[r[1:] for r in found.samples], strict=True)))
+    assert values.items() <= found.values.items() and found.notes == {"bleu_signature": signature}
+    # Of eight words one is another and two are missing; "um" is one too many three times.
+    assert found.values["wer"] == 6 / 8 and found.values["wer_english"] == 3 / 8
+    assert found.values["language_accuracy"] == 2 / 4
+
+
 def test_losses_on_a_mesh_are_those_of_one_device(folder, learned):
     trainer, params, _ = learned
     batch = next(iter(trainer.task.eval_batches("test")))
@@ -112,18 +139,33 @@ def test_the_command_writes_every_format_and_goes_on_behind_a_bad_file(folder, l
     assert found["text"] == "low low" and found["segments"][0]["temperature"] == 0.0
     (segment,) = open_run(tmp_path / "run", {"mesh.data": 1}).transcribe(good)
     assert segment._asdict() | {"words": []} == found["segments"][0] and segment.text == "low low"
-    timed = [command("transcribe", good, args, "--word_timestamps", f"--format={form}").stdout
-             for form in ("json", "srt", "vtt")]  # fmt: skip
-    (row,) = json.loads(timed[0])["segments"]
+    timed = command("transcribe", good, args, "--word_timestamps", "--format=json").stdout
+    (row,) = json.loads(timed)["segments"]
     assert [word["word"] for word in row["words"]] == ["low", "low"]
     times = [t for word in row["words"] for t in (word["start"], word["end"])]
     assert times == sorted(times) and times[0] >= 0 and times[-1] <= row["end"]
     assert all(0 < word["probability"] <= 1 for word in row["words"])
-    assert timed[1].decode().count("\nlow\n") == 2 and timed[1].startswith(b"1\n00:00:00,0")
-    assert timed[2].decode().split("\n")[3].replace("<00:00:00.", "<").count("low") == 2
     assert b"no file of audio" in command("transcribe", args).stderr
     translated = command("transcribe", good, args, "--task=translate")
     assert translated.returncode == 2 and b"does not translate" in translated.stderr
+
+
+def test_subtitles_show_the_words_at_their_times(capsys):
+    words = Word("Low,", 1.0, 1.4, 0.9), Word("high", 1.5, 1.8, 0.8), Word("-->", 1.8, 2.0, 0.7)
+    segment = Segment(1.0, 2.0, "Low, high -->", -0.1, 0.0, 0.0, words=words)
+    show([segment, segment._replace(words=())], "srt", "a.wav")
+    cues = ["1.000|1.400|Low,", "1.500|1.800|high", "1.800|2.000|->", "1.000|2.000|Low, high ->"]
+    wanted = []
+    for number, cue in enumerate(cues, 1):
+        start, end, text = cue.replace(".", ",").split("|")
+        wanted += [str(number), f"00:00:0{start} --> 00:00:0{end}", text, ""]
+    assert capsys.readouterr().out.splitlines() == wanted
+    show([segment], "vtt", "a.wav")
+    times = "00:00:01.000 --> 00:00:02.000"
+    line = "Low, <00:00:01.500>high <00:00:01.800>->"  # the cue's own beginning is not repeated
+    assert capsys.readouterr().out.splitlines() == ["WEBVTT", "", times, line, ""]
+    show([segment], "txt", "a.wav")
+    assert capsys.readouterr().out == "Low, high -->\n"
 
 
 def test_sound_is_looked_at_along_its_transcript(folder, learned, tmp_path):
