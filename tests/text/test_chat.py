@@ -72,7 +72,10 @@ def test_control_tokens_in_a_message_stay_text(chat):
         *chat.tokenizer.encode("assistant\n"),
     ]
     assert chat.tokenizer.encode(EVIL) == [i for c in EVIL for i in chat.tokenizer.encode(c)]
-    template = "{{ messages[0]['content'] | upper | replace('A', 'B') }}{{ eos_token }}"
+    template = (
+        "{% generation %}{{ messages[0].content | upper | replace('A', 'B') }}{% endgeneration %}"
+        "{{ eos_token }}{% for i in range(9) %}{% break %}{% endfor %}"
+    )
     odd = ChatTemplate(tokenizer_with(template))
     assert odd.ids([says("user", f"a{END}")]) == [*odd.tokenizer.encode(f"B{END}"), 2]
 

@@ -44,12 +44,13 @@ def main(_: list[str]) -> None:
     folder = cli.get_workdir("benchmarks") / "benchmarks"
     found = [load_benchmark(name, args.shots, args.limit) for name in names]
     trainer, params = cli.open_run()
-    scorer = Continuations(trainer.task.model, args.rows, trainer.place)
+    task = trainer.task
+    scorer = Continuations(task.model, args.rows, task.rows_multiple, trainer.place)
     model = digest(params) + config.model.dtype
     scores = {}
     for benchmark in found:
         file = folder / f"{Path(benchmark.name).stem}-{args.shots}shot.jsonl"
-        rows = run(benchmark, file, model, partial(score_items, trainer.task, scorer, params))
+        rows = run(benchmark, file, model, partial(score_items, task, scorer, params))
         scores[benchmark.name] = {"items": len(rows), "of": benchmark.total, **metrics(rows)}
     print(table(scores))
     print(json.dumps({"shots": args.shots, "scores": scores}))

@@ -30,10 +30,15 @@ class Continuations:
     A context that is too long for the model loses its first tokens."""
 
     def __init__(
-        self, model: nn.Module, rows: int = 32, place: Callable[[Batch], Batch] | None = None
+        self,
+        model: nn.Module,
+        rows: int = 32,
+        rows_multiple: int = 1,
+        place: Callable[[Batch], Batch] | None = None,
     ):
-        """`rows` continuations form a batch; `place` puts it on devices."""
-        self.model, self.rows = model, rows
+        """About `rows` continuations form a batch, of a multiple of `rows_multiple` contexts;
+        `place` puts it on devices."""
+        self.model, self.rows, self.rows_multiple = model, rows, rows_multiple
         self._place = place or (lambda batch: jax.tree.map(jnp.asarray, batch))
         self._score = jax.jit(partial(_score, model))
 
@@ -44,7 +49,7 @@ class Continuations:
 
         A group is a context, at least one token long, and the continuations that follow it."""
         most = max((len(ends) for _, ends in groups), default=1)
-        contexts = max(self.rows // most, 1)
+        contexts = -(-max(self.rows // most, 1) // self.rows_multiple) * self.rows_multiple
         shapes = {n: self._shape(*group) for n, group in enumerate(groups)}
         order = sorted(shapes, key=shapes.get)
         for first in range(0, len(order), contexts):

@@ -19,7 +19,7 @@ SECONDS, BYTES, LETTERS = 2.0, 1 << 30, 4_000_000  # of computing, of memory, of
 def environment() -> Any:
     """Jinja's sandbox with what chat templates expect beside its own functions."""
     from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def fail(message: str) -> NoReturn:
@@ -28,8 +28,17 @@ def environment() -> Any:
     def to_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent)
 
+    class Generation(Extension):
+        """The tag that marks what the assistant says, which is rendered as if it were not there."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     found = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     found.globals["raise_exception"] = fail
     found.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
