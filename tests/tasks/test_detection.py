@@ -17,11 +17,17 @@ from transformer_lab.data.images.boxes import Boxed
 from transformer_lab.errors import LabError
 from transformer_lab.layers.told import listened
 from transformer_lab.models.detr import build
+from transformer_lab.opened import open_run
 from transformer_lab.pretrained import load
+from transformer_lab.pretrained.beside import export_run
 from transformer_lab.tasks.average_precision import Detections, average_precision
 from transformer_lab.tasks.detection import set_losses
 from transformer_lab.training import imported
 from transformer_lab.training.trainer import Trainer
+from transformer_lab.viewing.capture import Inputs, capture
+from transformer_lab.viewing.heads import measure
+from transformer_lab.viewing.page import page
+from transformer_lab.viewing.png import png
 
 DETR = Path(__file__).parents[1] / "fixtures" / "vision" / "detr"
 WEIGHTS = {"weights": (1.0, 5.0, 2.0), "none_weight": 0.1}
@@ -229,6 +235,11 @@ def test_a_checkpoint_of_the_reference_is_a_run_that_detects(tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["a.png", "b.png"]
     with Image.open(out / "a.png") as picture:
         assert picture.size == (420, 210)  # seven times as large
+    opened = open_run(run)
+    assert opened.detect(good[0], 0.0) == rows[0]["objects"]
+    export_run("detr", opened.task, opened.params, tmp_path / "again")
+    assert imported.read_sides(tmp_path / "again") == {"shortest": 24, "longest": 40}
+    assert load(tmp_path / "again").labels == load(source).labels
 
 
 def test_sizes_that_a_preprocessor_cannot_have_are_one_line(tmp_path):
@@ -249,12 +260,6 @@ def test_more_objects_than_queries_are_refused(config):
 def test_attention_of_what_was_found_lies_over_the_image(config, tmp_path):
     leave_run(config, tmp_path / "run")
     Image.new("RGB", (8, 4), "red").save(tmp_path / "a.png")
-    from transformer_lab.opened import open_run
-    from transformer_lab.viewing.capture import Inputs, capture
-    from transformer_lab.viewing.heads import measure
-    from transformer_lab.viewing.page import page
-    from transformer_lab.viewing.png import png
-
     run = open_run(tmp_path / "run")
     maps = capture(run.task, run.params, Inputs(image=str(tmp_path / "a.png")))
     cross = maps["cross-attention"]
