@@ -8,6 +8,7 @@ from transformer_lab.training.config import default_config
 
 KINDS = ("detr", "cells")
 NET = {
+    "block": "basic",
     "stages": (1, 1, 1),
     "width": 24,
     "stem_width": 16,

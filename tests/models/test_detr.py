@@ -93,10 +93,12 @@ def test_a_setting_that_cannot_be_is_one_line(change, message):
         replace(TINY, **change)
 
 
-def test_a_task_of_classes_and_a_run_of_it_are_refused_by_name():
+def test_a_task_of_classes_and_grey_images_are_refused_by_name():
     with pytest.raises(LabError, match=r'"detr" does not go .* lacks model.classes, model.head'):
         need("detr", ImageEncoder)
     model = load(Path(__file__).parents[1] / "fixtures" / "vision" / "detr")
     assert describe(model).endswith("images of 224x224, head none")
-    with pytest.raises(LabError, match="no task uses detr yet, --check alone reads it"):
-        check_source(model, Path("DIR"))
+    assert model.labels and check_source(model, Path("DIR")) is None
+    grey = load(Path(__file__).parents[1] / "fixtures" / "vision" / "detr_learned")
+    with pytest.raises(LabError, match="^DIR: its images have 1 channels, not 3"):
+        check_source(grey, Path("DIR"))

@@ -38,6 +38,7 @@ ARGUMENTS = {
     "clip_emoji": "softmax sigmoid lit lit_vit limoe",
     "cnn_fashion_mnist": "resnet lenet",
     "decoder": "gpt2_small",  # all presets are built below
+    "detect_stamps": "detr cells",
     "families": "encoder,sentiment encoder_decoder,sentiment prefix,sentiment causal,sentiment "
     "encoder_decoder,translate prefix,translate causal,translate",
     "finetune_sentiment": "full head last bias lora adapters scratch",

@@ -136,7 +136,9 @@ def coco(folder: Path, **changes) -> Path:
 
 
 def test_coco_is_read_with_boxes_cut_at_the_image(tmp_path):
-    config = BoxConfig(source="coco", path=str(coco(tmp_path)), validation_share=0.5, test_share=0)
+    config = BoxConfig(
+        source="coco", path=str(coco(tmp_path)), validation_share=0.5, test_share=0.0
+    )
     found = load_boxes(config)
     assert found.labels == ["dog", "cat"]
     assert found.report == {"read": 2, "empty_boxes": 1, "train": 1, "validation": 1, "test": 0}
@@ -162,7 +164,7 @@ def test_coco_is_read_with_boxes_cut_at_the_image(tmp_path):
 def test_a_wrong_entry_of_coco_is_one_line(tmp_path, changes, message):
     file = coco(tmp_path, **changes)
     with pytest.raises(LabError, match=f"^{file}: {message}"):
-        load_boxes(BoxConfig(source="coco", path=str(file)))
+        load_boxes(BoxConfig(source="coco", path=str(file), validation_share=0.0, test_share=0.0))
 
 
 def voc(folder: Path) -> Path:
@@ -182,7 +184,7 @@ def voc(folder: Path) -> Path:
 
 
 def test_voc_is_read_with_pixels_counted_from_1(tmp_path):
-    config = BoxConfig(source="voc", path=str(voc(tmp_path)), test_share=0)
+    config = BoxConfig(source="voc", path=str(voc(tmp_path)), test_share=0.0)
     found = load_boxes(config)
     assert found.labels == ["cat", "dog"]
     rows = {row.name: row for row in (*found.train, *found.validation)}
@@ -226,7 +228,7 @@ def test_what_is_not_voc_is_named_by_its_line(tmp_path):
 @pytest.mark.skipif(not cached("labelme-examples"), reason="labelme-examples is not fetched")
 def test_three_photographs_of_voc_have_their_boxes():
     (folder,) = fetch("labelme-examples").rglob("data_dataset_voc")
-    config = BoxConfig(source="voc", path=str(folder), validation_share=0, test_share=0)
+    config = BoxConfig(source="voc", path=str(folder), validation_share=0.0, test_share=0.0)
     found = load_boxes(config).train
     assert sorted((row.name, len(row.boxes)) for row in found) == [
         ("2011_000003.jpg", 2), ("2011_000006.jpg", 4), ("2011_000025.jpg", 3),

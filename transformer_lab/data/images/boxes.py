@@ -133,7 +133,10 @@ def load_boxes(config: BoxConfig) -> BoxSplits:
                 parts[split] = [row for name, row in by_name.items() if name in some]
                 parts["train"] = [row for name, row in by_name.items() if name not in some]
         if not parts["train"]:
-            raise LabError(f"config.data.path: {config.path} leaves no image to train on")
+            raise LabError(
+                f"{config.path}: config.data.validation_share = {config.validation_share} and "
+                f"test_share = {config.test_share} leave no image to train on"
+            )
         with ThreadPoolExecutor() as pool:
             for _ in pool.map(lambda row: row.read() and None, sum(parts.values(), [])):
                 pass
