@@ -35,7 +35,7 @@ def get_config(arg: str = "conformer") -> ConfigDict:
     """`arg` is a net, or prompts: the Conformer on real recordings, for --init_from."""
     known("configs/asr_espeak.py:", arg, (*NETS, "prompts"))
     config = default_config(model="conformer", task="ctc")
-    config.update(steps=1800, eval_every=600, save_every=200)
+    config.update(steps=1100, eval_every=1100, save_every=200)
     config.data.update(source="espeak", validation_share=0.02, test_share=0.03)
     config.tokenizer.update(kind="char", vocab_size=64)
     config.batch.update(tokens_per_batch=8192, max_length=600, buckets=3, rows_multiple=4)

@@ -26,7 +26,8 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Recordings of one to three tones of 0.15 s with their letters as text."""
+    """Recordings of one to three tones of 0.15 s, half of them with silence between the tones, and
+    their letters as text."""
     path, rng = tmp_path_factory.mktemp("tones"), np.random.default_rng(0)
     for split, count in (("train", 24), ("validation", 4), ("test", 9)):
         rows = []
@@ -34,6 +35,7 @@ def folder(tmp_path_factory):
             letters = rng.choice(list(HERTZ), size=1 + i % 3).tolist()
             t = np.arange(2400) / 16_000
             sound = [rng.uniform(0.3, 0.9) * np.sin(2 * np.pi * HERTZ[x] * t) for x in letters]
+            sound = [np.append(tone, np.zeros(1200 * (i % 2))) for tone in sound]
             soundfile.write(path / f"{split}{i}.wav", np.concatenate(sound), 16_000)
             rows.append(json.dumps({"audio": f"{split}{i}.wav", "text": " ".join(letters).upper()}))
         (path / f"{split}.jsonl").write_text("\n".join(rows), "utf-8")
@@ -47,7 +49,7 @@ def config(folder, **changes):
 @pytest.fixture(scope="module")
 def learned(folder):
     trainer = make_trainer(config(folder), 1)
-    params, losses = trained(trainer, 60)
+    params, losses = trained(trainer, 100)
     return trainer, params, losses
 
 
@@ -140,7 +142,7 @@ def test_a_long_file_is_read_part_by_part(learned):
     trainer, params, _ = learned
     letters, t = "abcabcca", np.arange(2400) / 16_000
     tones = [0.7 * np.sin(2 * np.pi * HERTZ[x] * t) for x in letters]
-    whole = np.concatenate([np.append(tone, np.zeros(2400)) for tone in tones]).astype(np.float32)
+    whole = np.concatenate([np.append(tone, np.zeros(1200)) for tone in tones]).astype(np.float32)
 
     class Held:
         def take(self, start, count):
