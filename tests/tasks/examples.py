@@ -77,7 +77,7 @@ def images(folder: Path, changed: bool) -> dict[str, str]:
     return {"data.source": "folders", "data.path": str(folder)}
 
 
-def recordings(folder: Path, changed: bool) -> dict[str, str]:
+def recordings(folder: Path, changed: bool, samples: int = 40) -> dict[str, str]:
     """Silent recordings with their texts, in a table of each split."""
     texts = {"train": ["a b", "c d"], "validation": ["b c"], "test": ["d"]}
     if changed:
@@ -85,7 +85,7 @@ def recordings(folder: Path, changed: bool) -> dict[str, str]:
     for split, lines in texts.items():
         rows = [f"{split}{i}.wav,{line}" for i, line in enumerate(lines)]
         for row in rows:
-            soundfile.write(folder / row.partition(",")[0], np.zeros(40), 16_000)
+            soundfile.write(folder / row.partition(",")[0], np.zeros(samples), 16_000)
         (folder / f"{split}.csv").write_text("\n".join(["audio,text", *rows]), "utf-8")
     return {"data.source": "files", "data.path": str(folder)}
 
@@ -113,6 +113,7 @@ FINDS = {"model.decoder_layers": 2, "model.decoder_heads": 2, "model.queries": 3
          "model.backbone.width": 4, "model.backbone.stem": "small", "data.shortest": 2,
          "data.longest": 2, "batch.rows": 2, "batch.objects": 2}  # fmt: skip
 SPEECH = {"model.frames": 2, "model.bins": 1, "batch.rows": 2, "batch.length": 5}
+FRAMES = {"model.bins": 1, "model.channels": 2}
 IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
           "data.channels": 1}  # fmt: skip
 LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
@@ -146,6 +147,7 @@ TASKS = {
     "image_classification": ("vision", IMAGES),
     "transcription": ("whisper", TEXT, SPEECH),
     "detection": ("detr", FINDS),
+    "ctc": ("conformer", BATCH, TEXT, FRAMES),
     "word_vectors": ("word_vectors", WINDOWS),
 }
 
@@ -168,8 +170,8 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         values |= images(folder, changed)
     elif task == "detection":
         values |= boxes(folder, changed)
-    elif task == "transcription":
-        values |= recordings(folder, changed)
+    elif task in ("transcription", "ctc"):
+        values |= recordings(folder, changed, 40 if task == "transcription" else 800)
     else:
         values |= files(folder, task if task in DATA else "documents", changed)
     return tiny.config_of(kind, task, values, *settings)

@@ -62,6 +62,20 @@ class AudioFile:
             raise LabError(f"{self.path}: cannot be read as audio: {reason}") from error
 
 
+def duration(path: str | Path) -> float:
+    """The length of an audio file in seconds, as its header says. Raises: LabError as above."""
+    soundfile = _library("soundfile")
+    try:
+        return soundfile.info(str(check_file(path))).duration
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        raise LabError(f"{path}: cannot be read as audio: {error}") from error
+
+
+def write(path: Path, samples: Float[np.ndarray, "n"], rate: int) -> None:
+    """Writes samples in -1..1 with 16 bits each, in the format that the path's ending names."""
+    _library("soundfile").write(path, samples, rate, subtype="PCM_16")
+
+
 def _library(name: str) -> ModuleType:
     """Imports a library. Raises: LabError that says how to install it if it is missing."""
     try:

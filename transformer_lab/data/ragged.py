@@ -1,13 +1,30 @@
 """Rows of unequal length in two flat arrays, as tokenized examples are kept in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
 from transformer_lab.errors import LabError
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Examples of unequal length: `Ragged`, or what reads them from a file when needed."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: SupportsIndex) -> np.ndarray:
+        """Row `index`, whose first axis is as long as the row."""
+
+    def lengths(self) -> Int64[np.ndarray, "rows"]:
+        """The length of each row."""
+
+    def take(self, ids: Int[np.ndarray, "chosen"]) -> "Rows":
+        """The rows `ids`, in that order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +91,7 @@ class Ragged:
         return Ragged(self.values[moved + np.arange(len(moved))], offsets)
 
 
-def lengths_of(fields: dict[str, Ragged]) -> Int64[np.ndarray, "rows fields"]:
+def lengths_of(fields: Mapping[str, Rows]) -> Int64[np.ndarray, "rows fields"]:
     """The lengths of every example, with one column for each field in the dictionary's order.
 
     Raises: LabError if the fields have different numbers of rows."""

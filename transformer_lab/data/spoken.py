@@ -23,7 +23,7 @@ class Spoken(NamedTuple):
 class SpokenConfig(SourceConfig):
     """Settings of recordings: the source, its tables and columns, the splits and a limit."""
 
-    source: str = "asterisk"  # asterisk | described_stamps | fillets | files
+    source: str = "asterisk"  # asterisk | described_stamps | espeak | fillets | files
     language: str = "en"  # what is spoken; of a source with several languages, which is read
     translated: bool = False  # texts are the English translations, of a source that has them
     path: str = ""  # local copy of the set, or the user's table or folder of tables
@@ -32,6 +32,7 @@ class SpokenConfig(SourceConfig):
     validation_share: float = 0.1  # of the recordings
     test_share: float = 0.1  # held out for the final scores
     max_examples: int = 0  # training recordings at most (0 = all); held-out ones stay the same
+    max_characters: int = 60  # espeak: of a sentence; longer ones are not spoken
     split_seed: int = 0  # another number holds out others
 
     KIND = "spoken"

@@ -7,11 +7,13 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float, Int, Key
 
+from transformer_lab.errors import LabError
 from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue
 from transformer_lab.layers.basic import FeedForward, norm
 from transformer_lab.layers.block_config import mixer_of
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.convolution import Convolution
 from transformer_lab.layers.experts import Experts
 from transformer_lab.layers.mixing import Flow, ShiftedFeedForward
 from transformer_lab.layers.positions import Places
@@ -34,6 +36,9 @@ class Block(nn.Module):
     pre: x = x + f(norm(x)) (Xiong 2020); parallel: x = x + attention(norm(x)) +
     feed_forward(norm(x)) (Chowdhery 2022, section 2), with one norm or two. With `adapter_width`
     a bottleneck follows each f, before the residual is added (Houlsby 2019, figure 2).
+
+    conformer: x + feed_forward(norm(x)) / 2, attention, a convolution if `convolution_width` is
+    set, x + feed_forward(norm(x)) / 2, then a norm (Gulati 2020, eq. 1).
     """
 
     config: StackConfig
@@ -54,6 +59,16 @@ class Block(nn.Module):
             self.feed_forward = FORWARDS[cfg.feed_forward](cfg)
             if cfg.block != "parallel":
                 self.feed_forward_norm = norm(cfg)
+        if cfg.block == "conformer":
+            self.first_feed_forward = FORWARDS[cfg.feed_forward](cfg)
+            self.first_feed_forward_norm, self.last_norm = norm(cfg), norm(cfg)
+        if cfg.convolution_width:
+            if self.causal:
+                raise LabError(
+                    "model.convolution_width: the convolution sees later positions, which a "
+                    "decoder must not: set it to 0"
+                )
+            self.convolution, self.convolution_norm = Convolution(cfg), norm(cfg)
         if cfg.adapter_width:
             self.attention_adapter, self.feed_forward_adapter = Adapter(cfg), Adapter(cfg)
             if self.cross:
@@ -91,8 +106,10 @@ class Block(nn.Module):
             key_value = self.cross_attention.keys_and_values(memory)
             cross = lambda h: self.cross_attention(h, key_value, memory_seen, keys[1])  # noqa: E731
         forward = lambda h: self._forward(h, keys[5], flow, None)[0]  # noqa: E731
+        more = self._more(flow, dropout_key)
         x = constrain(x if added is None else x + added, *STREAM)
-        return constrain(self._compose(x, mixed, cross, forward, keys[2:5], drop_rate), *STREAM)
+        x = self._compose(x, mixed, cross, forward, keys[2:5], drop_rate, more)
+        return constrain(x, *STREAM)
 
     def step(
         self,
@@ -131,19 +148,35 @@ class Block(nn.Module):
         if self.cross:
             cross = lambda h: self.cross_attention(h, cross_cache, memory_seen)  # noqa: E731
         x = x if added is None else x + added
-        x = self._compose(x, mixed, cross, forward, (None,) * 3)
+        x = self._compose(x, mixed, cross, forward, (None,) * 3, more=self._more(flow, None))
         return x, new if both else new["mixer"]
 
-    def _forward(self, x, dropout_key, flow, state):
+    def _forward(self, x, dropout_key, flow, state, layer=None):
         """The feed-forward's output, and its new state if it keeps one, else None."""
+        layer = layer or self.feed_forward
         if self.config.feed_forward == "shifted":
-            return self.feed_forward(x, flow, state)
+            return layer(x, flow, state)
         if self.config.feed_forward == "experts":
-            return self.feed_forward(x, dropout_key, flow.real), None
-        return self.feed_forward(x, dropout_key), None
+            return layer(x, dropout_key, flow.real), None
+        return layer(x, dropout_key), None
 
-    def _compose(self, x, mixed, cross_attention, forward, keys, drop_rate=0.0):
-        cfg = self.config
+    def _more(self, flow, dropout_key):
+        """The Conformer's sub-layers, each with its dropout key, or None: the feed-forward before
+        attention, and the convolution after it."""
+        cfg, keys, first, convolved = self.config, (None,) * 3, None, None
+        if dropout_key is not None and (cfg.block == "conformer" or cfg.convolution_width):
+            keys = jax.random.split(jax.random.fold_in(dropout_key, 6), 3)
+        if cfg.block == "conformer":
+            layer = self.first_feed_forward
+            first = lambda h: self._forward(h, keys[2], flow, None, layer)[0], keys[0]
+        if cfg.convolution_width:
+            training = dropout_key is not None
+            convolved = lambda h: self.convolution(h, flow.real, training), keys[1]
+        return first, convolved
+
+    def _compose(self, x, mixed, cross_attention, forward, keys, drop_rate=0.0, more=(None, None)):
+        cfg, (first, convolved) = self.config, more
+        share = 0.5 if cfg.block == "conformer" else 1.0  # of a feed-forward's output
         if cfg.adapter_width:
             mixed = _then(mixed, self.attention_adapter)
             forward = _then(forward, self.feed_forward_adapter)
@@ -164,24 +197,30 @@ class Block(nn.Module):
         # Dropout comes before the residual is added (Vaswani 2017, section 5.4), then drop path.
         mixed, forward = dropped(mixed, keys[0]), dropped(forward, keys[2])
         mixed_norm = self.mixer_norm if self.mixes else self.attention_norm
-        if cfg.block != "serial":
+        if first is not None:
+            x = self._residual(x, dropped(*first), self.first_feed_forward_norm, share)
+        if cfg.block.startswith("parallel"):
             h = mixed_norm(x)
             g = h if cfg.block == "parallel" else self.feed_forward_norm(x)
             x = (x if cfg.residual else 0.0) + mixed(h) + forward(g)
         else:
             x = self._residual(x, mixed, mixed_norm)
+        if convolved is not None:
+            x = self._residual(x, dropped(*convolved), self.convolution_norm)
         if cross_attention is not None:
             cross_attention = dropped(cross_attention, keys[1])
             x = self._residual(x, cross_attention, self.cross_attention_norm)
-        if cfg.block != "serial" or cfg.feed_forward == "none":
+        if cfg.block.startswith("parallel") or cfg.feed_forward == "none":
             return x
-        return self._residual(x, forward, self.feed_forward_norm)
+        x = self._residual(x, forward, self.feed_forward_norm, share)
+        return self.last_norm(x) if cfg.block == "conformer" else x
 
-    def _residual(self, x, sublayer, norm_layer):
+    def _residual(self, x, sublayer, norm_layer, share=1.0):
         cfg = self.config
         kept = x if cfg.residual else 0.0
         if cfg.norm_place == "pre":
-            return kept + sublayer(norm_layer(x))
+            out = sublayer(norm_layer(x))
+            return kept + (out if share == 1.0 else share * out)
         # DeepNorm: norm(alpha x + f(x)), so that deep stacks of post-norms train (Wang 2022).
         scaled = kept * cfg.residual_scale if cfg.norm_place == "deep" else kept
         return norm_layer(scaled + sublayer(x))

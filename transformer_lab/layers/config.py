@@ -26,7 +26,8 @@ CHOICES = {
     "rope_scaling": ("none", "linear", "llama3", "yarn"),
     "norm": ("layer_norm", "rms_norm", "dyt", "none"),
     "norm_place": ("pre", "post", "deep"),
-    "block": ("serial", "parallel", "parallel_two_norms"),
+    "block": ("serial", "parallel", "parallel_two_norms", "conformer"),
+    "convolution_norm": ("batch_norm", "layer_norm"),
     "feed_forward": FEED_FORWARDS,
     "activation": (*ACTIVATIONS, *GATED),
     "attention_implementation": IMPLEMENTATIONS,
@@ -65,8 +66,11 @@ class StackConfig:
     key_bias: bool = True  # False: the key has no bias (Radford 2023)
     feed_forward_bias: bool = True  # the feed-forward's products add a bias
     scale_attention: bool = True  # scores times 1 / sqrt(head_dim)
-    # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX)
+    # parallel: attention and feed-forward read the same norm (PaLM), or each its own (GPT-NeoX);
+    # conformer: half of a feed-forward before attention, of another after it, then a norm
     block: str = "serial"
+    convolution_width: int = 0  # taps of a convolution module after attention; 0: no such module
+    convolution_norm: str = "batch_norm"  # the norm in it (Gulati 2020, section 2.2)
     max_length: int = 256  # the longest sequence, in tokens
     positions: str = "sinusoidal"  # see ADDED and RELATIVE; sinusoidal_halves: sines, then cosines
     positions_every_layer: bool = False  # positions are added before each block and not once
@@ -114,7 +118,8 @@ class StackConfig:
         fractions(self, "model", *(name for name in FRACTIONS if hasattr(self, name)))
         sizes = "layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"
         at_least(self, "model", 1, *sizes)
-        at_least(self, "model", 0, "adapter_width", "window", "halved_every", "layer_scale")
+        free = "adapter_width", "window", "halved_every", "layer_scale", "convolution_width"
+        at_least(self, "model", 0, *free)
         for kind in self.layer_kinds:
             mixer, slash, forward = kind.partition("/")
             known("model.layer_kinds: ", mixer, ("full", *KINDS))
@@ -145,6 +150,12 @@ class StackConfig:
         kinds = [self.layer(i).feed_forward for i in range(len(self.layer_kinds) or 1)]
         if "none" in kinds and self.block != "serial":
             raise LabError(f'model.block = "{self.block}" needs a feed-forward in every layer')
+        if self.block == "conformer" and "shifted" in kinds:
+            raise LabError(
+                'model.feed_forward = "shifted" needs another model.block than conformer'
+            )
+        if self.convolution_width and self.block.startswith("parallel"):
+            raise LabError(f'model.convolution_width does not go with model.block = "{self.block}"')
         if "experts" in kinds and self.feed_forward_dropout:
             raise LabError("model.feed_forward_dropout does not go with experts: set it to 0")
         if self.attention_dropout and self.attention_implementation not in ("auto", "own"):

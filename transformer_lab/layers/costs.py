@@ -11,7 +11,10 @@ from transformer_lab.ops.activations import GATED
 def active_parameters(config: StackConfig) -> int:
     """The number of entries of a layer's matrices that multiply one token's vector. With experts
     these are the token's experts, the shared ones and the router."""
-    return _mixer(config) + _feed_forward(config)
+    forwards = 2 if config.block == "conformer" else 1
+    taps = config.convolution_width  # of a convolution module, with its three products
+    module = (3 * config.width + taps) * config.width if taps else 0
+    return _mixer(config) + forwards * _feed_forward(config) + module
 
 
 def idle_parameters(config: Any) -> int:

@@ -20,7 +20,8 @@ from transformer_lab.ops.visibility import ALL, Visible, visible
 
 
 class Stack(nn.Module):
-    """Blocks named layer_0, layer_1, ..., and a final norm if each block begins with its norm.
+    """Blocks named layer_0, layer_1, ..., and a final norm if each block begins with its norm and
+    does not end in one.
 
     `layers.scanned` runs them, unrolled or as one.
     """
@@ -39,7 +40,8 @@ class Stack(nn.Module):
 
     @property
     def _ends_in_norm(self) -> bool:
-        return self.config.norm_place == "pre" and self.config.final_norm
+        cfg = self.config
+        return cfg.norm_place == "pre" and cfg.final_norm and cfg.block != "conformer"
 
     def __call__(
         self,

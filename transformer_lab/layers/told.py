@@ -121,9 +121,10 @@ def hear(collections: dict[str, Any]) -> None:
 class BatchNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias by channel (Ioffe 2015, algorithm 1).
 
-    In training the moments are those of the batch's real examples (`rows`), and the running ones
-    move towards them: new = momentum * old + (1 - momentum) * batch. In evaluation the running ones
-    are used. A batch of padding alone takes its own moments, with weight 0. All is in float32.
+    In training the moments are those of the batch's real examples, or real positions (`rows`), and
+    the running ones move towards them: new = momentum * old + (1 - momentum) * batch. In evaluation
+    the running ones are used. A batch of padding alone takes its own moments, with weight 0. All is
+    in float32.
     """
 
     momentum: float
@@ -132,7 +133,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b *shape c"], training: bool, rows: Bool[Array, "b"] | None = None
+        self, x: Float[Array, "b *shape c"], training: bool, rows: Bool[Array, "b *_"] | None = None
     ) -> Float[Array, "b *shape c"]:
         channels = x.shape[-1:]
         mean = running(self, "mean", lambda: jnp.zeros(channels))
@@ -141,7 +142,7 @@ class BatchNorm(nn.Module):
             mask, weight = None, jnp.float32(len(x))
             if rows is not None:
                 # If all is padding, all rows count, or the mean would be 0 / 0.
-                mask = (rows | ~rows.any()).reshape(-1, *(1,) * (x.ndim - 1))
+                mask = (rows | ~rows.any()).reshape(*rows.shape, *(1,) * (x.ndim - rows.ndim))
                 weight = rows.sum(dtype=jnp.float32)
             axes, exact = tuple(range(x.ndim - 1)), x.astype(jnp.float32)
             moved = lambda old, new: self.momentum * old + (1 - self.momentum) * new  # noqa: E731

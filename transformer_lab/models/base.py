@@ -214,6 +214,40 @@ class SpeechToText(Protocol):
         """Logits after each of the next target tokens, and the cache with these tokens added."""
 
 
+@runtime_checkable
+class Framed(Vocabulary, Protocol):
+    """Settings of a model that takes audio of any length up to `max_length` frames."""
+
+    bins: int  # bands of a frame's spectrum, see `ops.spectrograms`
+    stride: int  # frames for each of the states that CTC reads
+    decodes: bool  # whether there is a decoder beside CTC
+
+
+class FramesToText(Protocol):
+    """Computes CTC's logits for the states of recordings, and a decoder's if there is one."""
+
+    config: Framed
+
+    def __call__(
+        self,
+        features: Float[Array, "b f m"],
+        mask: Bool[Array, "b f"],
+        dropout_key: Key[Array, ""] | None = None,
+        target: Int[Array, "b t"] | None = None,
+        labels: Int[Array, "b t"] | None = None,
+    ) -> dict[str, Any]:
+        """`ctc` [b s v] and the mask `real` [b s] of states; with a target, whose first token is
+        the start token, also `attention`: logits [b t v], or given labels their scores."""
+
+    def encode(
+        self,
+        features: Float[Array, "b f m"],
+        mask: Bool[Array, "b f"],
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
+        """The states of the recordings, and which of them are real."""
+
+
 class PackedSequenceToSequence(SequenceToSequence, Protocol):
     """The same for several source-target pairs packed into one sequence, which segments number from
     1; segment 0 is padding."""

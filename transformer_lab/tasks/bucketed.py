@@ -9,13 +9,13 @@ import numpy as np
 from transformer_lab.data.batching import BatchPlan, check_rows, choose_buckets, fits
 from transformer_lab.data.buckets import Shape, rows_per_batch
 from transformer_lab.data.pipeline import Batches
-from transformer_lab.data.ragged import Ragged, fill, lengths_of
+from transformer_lab.data.ragged import Ragged, Rows, fill, lengths_of
 from transformer_lab.data.shard_plans import ShardPlan
 from transformer_lab.data.shard_rows import Needed, load_records
 from transformer_lab.tasks.base import HostBatch, Task
 from transformer_lab.tasks.building import Shapes, shapes_of
 
-Fields = dict[str, Ragged]
+Fields = dict[str, Rows]
 Columns = dict[str, np.ndarray | Ragged]  # a value for each example, or (Ragged) each of its tokens
 
 
@@ -45,13 +45,17 @@ class Bucketed(Task):
         """The most tokens of a training example: one limit for all fields, or one for each."""
         return self.sections["batch"].max_length
 
+    def possible(self, fields: Fields) -> Any:
+        """A mask of the examples that have a loss at all; the others are left out as well."""
+        return True
+
     def fitting(self, split: str) -> tuple[Fields, Columns, np.ndarray]:
         """The split without examples that are too long, and a mask of those kept."""
         fields, columns = self.encode_split(split)
         limit = self.model_config.max_length
         if split == "train":
             limit = np.minimum(limit, np.atleast_1d(self.longest()))
-        fit = fits(lengths_of(fields), limit)
+        fit = fits(lengths_of(fields), limit) & self.possible(fields)
         if not fit.all():
             kept = np.flatnonzero(fit)
             fields = {name: rows.take(kept) for name, rows in fields.items()}

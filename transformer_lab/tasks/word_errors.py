@@ -45,15 +45,23 @@ def word_error_rate(
     """Substitutions, insertions and deletions in all texts, divided by the references' words.
 
     Raises: LabError if the lists differ in length, or no reference has a word."""
-    if len(references) != len(transcripts):
-        raise LabError(f"{len(references)} references for {len(transcripts)} transcripts")
-    errors = total = 0
-    for reference, transcript in zip(references, transcripts, strict=True):
-        wanted, found = (normalised(side, english) for side in (reference, transcript))
-        errors, total = errors + distance(wanted, found), total + len(wanted)
-    if not total:
-        raise LabError("a word error rate needs at least one word of reference")
-    return errors / total
+    words = lambda texts: [normalised(text, english) for text in texts]  # noqa: E731
+    return _rate(words(references), words(transcripts), "word")
+
+
+def character_error_rate(references: Sequence[str], transcripts: Sequence[str]) -> float:
+    """The same of characters: of the normalised words with one blank between them."""
+    spelt_out = lambda texts: [" ".join(normalised(text)) for text in texts]  # noqa: E731
+    return _rate(spelt_out(references), spelt_out(transcripts), "character")
+
+
+def _rate(wanted: Sequence[Sequence], found: Sequence[Sequence], unit: str) -> float:
+    """The distances of all pairs of sequences, divided by the wanted ones' lengths."""
+    if len(wanted) != len(found):
+        raise LabError(f"{len(wanted)} references for {len(found)} transcripts")
+    if not (total := sum(map(len, wanted))):
+        raise LabError(f"a {unit} error rate needs at least one {unit} of reference")
+    return sum(map(distance, wanted, found)) / total
 
 
 def normalised(text: str, english: bool = False) -> list[str]:
@@ -68,9 +76,13 @@ def normalised(text: str, english: bool = False) -> list[str]:
         text = re.sub(short, long, text.replace("’", "'"))
     text = _OTHER.sub(" ", _WITHIN.sub("", text))
     if english:
-        text = _DIGITS.sub(lambda m: f" {(ordinal if m[2] else str)(spelt(int(m[1])))} ", text)
-        text = _ONE.sub("", text)
+        text = _ONE.sub("", digits_spelt(text))
     return text.split()
+
+
+def digits_spelt(text: str) -> str:
+    """The text with its numbers in English words: "room 17" gives "room  seventeen "."""
+    return _DIGITS.sub(lambda m: f" {(ordinal if m[2] else str)(spelt(int(m[1])))} ", text)
 
 
 def spelt(number: int) -> str:
@@ -94,7 +106,7 @@ def ordinal(words: str) -> str:
 
 
 def distance(wanted: Sequence[str], found: Sequence[str]) -> int:
-    """The least number of substituted, inserted and deleted words (Levenshtein 1966)."""
+    """The least number of substituted, inserted and deleted elements (Levenshtein 1966)."""
     row = list(range(len(found) + 1))
     for i, word in enumerate(wanted, 1):
         above, row = row, [i]

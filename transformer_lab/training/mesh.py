@@ -39,6 +39,7 @@ RULES: Rules = (
     (r"feed_forward/router(_bias)?$|_mix$", P()),
     (r"mixer/(in|select|receptance|decay_in|decay_out)/kernel$", P("fsdp")),
     (r"mixer/(log_poles|log_real|imaginary|out_re|out_im|convolution_kernel|step_kernel)$", P()),
+    (r"convolution/taps$", P(None, "tensor")),
     (r"_kernel$", P("fsdp")),  # recurrent kernels, whose gates are side by side
     (r"positions/embedding$", P()),
     # Split on both dimensions, a look-up would make XLA copy the whole table to every device.
