@@ -46,7 +46,7 @@ def brown(folder, count=20, words=WORDS):
 
 def config(folder, **more):
     shares = {"validation_share": 0.1, "test_share": 0.2}
-    return SpokenConfig(source="espeak", path=str(folder), **shares, **more)
+    return SpokenConfig(source="espeak", path=str(folder), **(shares | more))
 
 
 def test_held_out_sentences_and_voices_are_not_trained_on(program, tmp_path, capfd):
@@ -77,7 +77,7 @@ def test_lengths_digits_and_repeats_are_counted(program, tmp_path):
     lines = ["it/pps was/bed late/jj ./.", "it/pps was/bed late/jj ./.", "in/in 1961/cd now/rb",
              "no/rb", " ".join(["late/jj"] * 20)]  # fmt: skip
     folder = corpus(tmp_path, cats="ca01 news", ca01="\n".join(lines) + "\n")
-    splits = load_spoken(SpokenConfig("espeak", str(folder), validation_share=0, test_share=0))
+    splits = load_spoken(config(folder, validation_share=0.0, test_share=0.0))
     assert [row.text for row in splits.train] == ["it was late."]
     found = {name: splits.report[name] for name in ("length", "digits_or_symbols", "duplicate")}
     assert found == {"length": 2, "digits_or_symbols": 1, "duplicate": 1}
