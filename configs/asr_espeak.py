@@ -2,7 +2,7 @@
 
 python -m transformer_lab train --config=configs/asr_espeak.py --workdir=runs/asr
 
-15,610 sentences of Brown, spoken by eSpeak NG in 5 accents and 59 voices; 8 other voices speak the
+15,610 sentences of Brown, spoken by eSpeak NG in 5 accents and 63 voices; 8 other voices speak the
 355 test sentences. `:joint` adds an attention decoder, `:transformer` and `:bilstm` have as many
 parameters as the Conformer. `:prompts` goes on with real recordings of a telephone exchange:
 

@@ -28,7 +28,8 @@ from transformer_lab.errors import LabError
 PACKAGES = "espeak-ng", "libespeak-ng1", "espeak-ng-data", "libpcaudio0", "libsonic0"
 LICENCE = f"{brown.LICENCE}; the voices are eSpeak NG's (GPL-3+)"
 RATE = 16_000  # samples a second in the cache
-ACCENTS = "en-us", "en-us-nyc", "en-gb", "en-gb-x-rp", "en-gb-scotland"
+# "en" is British; with its other name, "en-gb", the program would ignore the variant.
+ACCENTS = "en-us", "en-us-nyc", "en", "en-gb-x-rp", "en-gb-scotland"
 # Variants of eSpeak NG that speak clearly: neither whispers nor effects.
 VOICES = {
     "train": (
