@@ -2,6 +2,7 @@
 
 import pytest
 
+from transformer_lab.data.fetch import cached
 from transformer_lab.data.spoken import SpokenConfig, load_spoken
 from transformer_lab.errors import LabError
 
@@ -61,3 +62,20 @@ def test_a_stamp_is_described_in_each_language_that_has_a_recording_and_a_text(t
 def test_prompts_have_no_translations(tmp_path):
     with pytest.raises(LabError, match="asterisk has no English translations"):
         of(tmp_path, "asterisk", "fr", translated=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "language", "packages", "counts"),
+    [
+        ("asterisk", "en", "asterisk-core-sounds-en asterisk-core-sounds-en-wav", (551, 1)),
+        ("asterisk", "fr", "asterisk-core-sounds-fr asterisk-core-sounds-fr-wav", (509, 7)),
+        ("fillets", "cs", "fillets-ng-data fillets-ng-data-cs", (1_725, 277)),
+        ("fillets", "nl", "fillets-ng-data fillets-ng-data-nl", (1_528, 452)),
+        ("described_stamps", "fr", "tuxpaint-stamps-default", (927, 0)),
+    ],
+)
+def test_the_real_sets_have_their_known_sizes(source, language, packages, counts):
+    if not all(map(cached, packages.split())):
+        pytest.skip(f"{packages}: not in the cache")
+    found = of("", source, language)
+    assert (len(found.train), found.report.get("no_recording", 0)) == counts

@@ -69,14 +69,14 @@ def test_tokens_that_may_not_come_first_may_come_later():
 
 def test_a_window_is_cut_at_its_times():
     zero, one, two, three = map(time, (0, 1, 2, 3))
-    assert cut([zero, 1, one], ZERO, 30.0) == ([(0.0, 1.0, [1])], 0.0)
-    pieces = [(0.0, 1.0, [1]), (2.0, 3.0, [2, 0])]
+    assert cut([zero, 1, one], ZERO, 30.0) == ([(0.0, 1.0, [zero, 1, one])], 0.0)
+    pieces = [(0.0, 1.0, [zero, 1, one]), (2.0, 3.0, [two, 2, 0, three])]
     assert cut([zero, 1, one, two, 2, 0, three], ZERO, 30.0) == (pieces, 0.0)
     # The text behind the last pair has no end: the next window begins there.
     assert cut([zero, 1, one, two, 2], ZERO, 30.0) == (pieces[:1], 1.0)
     assert cut([zero, 1, one, one, 2, two, two], ZERO, 30.0)[1] == 2.0
-    assert cut([one, 1, two], ZERO, 30.0) == ([(1.0, 2.0, [1])], 0.0)
-    assert cut([zero, 1, 2], ZERO, 4.5) == ([(0.0, 4.5, [1, 2])], 0.0)
+    assert cut([one, 1, two], ZERO, 30.0) == ([(1.0, 2.0, [one, 1, two])], 0.0)
+    assert cut([zero, 1, 2], ZERO, 4.5) == ([(0.0, 4.5, [zero, 1, 2])], 0.0)
     assert cut([], ZERO, 4.5) == ([(0.0, 4.5, [])], 0.0)
     assert cut([1, 2], None, 4.5) == ([(0.0, 4.5, [1, 2])], 0.0)
 
@@ -161,7 +161,8 @@ def test_windows_follow_the_times_and_the_text_before_is_part_of_the_prompt():
     found = list(transcriber({}, Sound((HUM * scale).astype(np.float32))))
     assert [segment[:3] for segment in found] == [(0.0, 0.4, "w1"), (0.42, 1.4, "w2 w0")]
     assert all(segment.temperature == 0.0 and segment.log_prob > -1e-3 for segment in found)
-    prompts = [[START], [PREVIOUS, 1, START], [PREVIOUS, 1, 2, 0, START]]
+    first, second = [time(0), 1, time(0.4)], [time(0.02), 2, 0, time(1.0)]
+    prompts = [[START], [PREVIOUS, *first, START], [PREVIOUS, *first, *second, START]]
     assert transcriber.prompts == prompts
     alone = make(*scripts, config=SpeechConfig(with_previous=False))
     assert list(alone({}, Sound((HUM * scale).astype(np.float32)))) == found

@@ -162,17 +162,18 @@ class Transcriber:
                 place, pause = place + self.samples, True
                 continue
             pieces, moved = cut(window.ids, self.decode.zero_time, len(samples) / RATE)
-            pieces = [p for p in pieces if p[1] > p[0] and self.text_of(p[2]).strip()]
+            said = lambda ids: self.text_of(self.texts(ids)).strip()  # noqa: E731
+            pieces = [p for p in pieces if p[1] > p[0] and said(p[2])]
             words, offset = [[] for _ in pieces], place / RATE
             if self.aligner and pieces:
                 prompt = self.marks.prompt(language, self.config.task, times=False)
-                texts = [ids for _, _, ids in pieces]
+                texts = [self.texts(ids) for _, _, ids in pieces]
                 shown = len(samples) / RATE, language not in UNSPACED, pause
                 words = self.aligner(params, heard, prompt, texts, *shown)
             for (start, end, ids), some in zip(pieces, words, strict=True):
                 times = round(offset + start, 3), round(offset + end, 3)
                 more = language, tuple(word.later(offset) for word in some)
-                yield Segment(*times, self.text_of(ids).strip(), *window[1:], *more)
+                yield Segment(*times, said(ids), *window[1:], *more)
                 before, pause = before + ids, False
             if window.temperature > 0.5 or not self.with_previous:
                 before = []
@@ -274,14 +275,13 @@ def cut(
     ids: Sequence[int], zero: int | None, seconds: float
 ) -> tuple[list[tuple[float, float, list[int]]], float]:
     """The pieces of a window's text with the seconds at which they begin and end, and the seconds
-    by which the next window is moved (0: by a whole window).
+    by which the next window is moved (0: by a whole window). A piece has its times among its ids.
 
     Two times in a row end one piece and begin the next. Text after the last such pair is read again
     from there; a single time at the end says that no more speech follows. A window without such
     pairs is one piece up to its last time, or to its end."""
-    texts = [token for token in ids if zero is None or token < zero]
     if zero is None:
-        return [(0.0, seconds, texts)], 0.0
+        return [(0.0, seconds, [*ids])], 0.0
     time = lambda token: (token - zero) * STEP  # noqa: E731
     is_time = [token >= zero for token in ids]
     ends = [i for i in range(1, len(ids)) if is_time[i - 1] and is_time[i]]
@@ -289,10 +289,10 @@ def cut(
     if not ends:
         times = [time(token) for token in ids if token >= zero]
         first, last = (times[0] if times else 0.0), (times[-1] if len(times) > 1 else seconds)
-        return [(first, last, texts)], 0.0
+        return [(first, last, [*ids])], 0.0
     pieces, first = [], 0
     for end in [*ends, *[len(ids)] * closed]:
-        part = ids[first:end]
-        pieces.append((time(part[0]), time(part[-1]), [t for t in part if t < zero]))
+        part = [*ids[first:end]]
+        pieces.append((time(part[0]), time(part[-1]), part))
         first = end
     return pieces, 0.0 if closed else time(ids[ends[-1] - 1])
