@@ -34,7 +34,7 @@ Row = Instruction | Preference
 class InstructionsConfig(SourceConfig):
     """Settings of instructions: the source, its files, the splits and a limit."""
 
-    source: str = "files"  # files | sums | brackets | house_tasks
+    source: str = "files"  # files | sums | brackets
     path: str = ""  # the user's file or folder
     validation_share: float = 0.1  # of the rows; splits that the source has stay as they are
     test_share: float = 0.1  # held out for the final scores
