@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ops.test_ctc import every_text
-from transformer_lab.decoding.ctc import CTCConfig, collapsed, greedy, of_ngram, prefix_beam
+from transformer_lab.decoding.ctc import CTCConfig, collapsed, greedy, prefix_beam
 from transformer_lab.decoding.ctc_reader import quietest
 from transformer_lab.errors import LabError
 from transformer_lab.text.ngram import NGram
@@ -37,7 +37,7 @@ def test_with_an_n_gram_the_best_text_is_that_of_the_sums():
     config = replace(WIDE, ngram_weight=0.7, length_bonus=0.4)
     for seed in range(3):
         log_probs = drawn(seed)
-        found = prefix_beam(log_probs, 0, config, of_ngram(model), EOS, banned=(EOS,))
+        found = prefix_beam(log_probs, 0, config, model.after(), EOS, banned=(EOS,))
         expected = {
             text: value + 0.7 * model.log_probs(list(text)).sum() + 0.4 * len(text)
             for text, value in every_text(log_probs).items() if value > -np.inf

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_lab.errors import at_least, known
-from transformer_lab.text.ngram import NGram
 
 METHODS = "greedy", "beam", "joint", "attention"
 NextLogProbs = Callable[[Sequence[int]], Float[np.ndarray, "v"]]  # log p(token | tokens before)
@@ -115,19 +114,6 @@ def prefix_beam(
         log_prob = _plus(in_blank, in_token)
         found.append(Reading(prefix, log_prob + extra[prefix] + ended, log_prob))
     return sorted(found, key=lambda r: (-r.score, r.ids))
-
-
-def of_ngram(model: NGram) -> NextLogProbs:
-    """The log-probabilities of an n-gram model, each context computed once."""
-    known_ones: dict[tuple[int, ...], np.ndarray] = {}
-
-    def language(ids: Sequence[int]) -> Float[np.ndarray, "v"]:
-        context = tuple(ids[-model.order :])
-        if context not in known_ones:
-            known_ones[context] = np.log(model.distribution(context))
-        return known_ones[context]
-
-    return language
 
 
 def _plus(a: float, b: float) -> float:

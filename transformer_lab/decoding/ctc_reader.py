@@ -1,6 +1,6 @@
 """Texts of recordings by a model with a CTC layer, in batches and for files of any length."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,14 +10,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from transformer_lab.decoding.config import DecodeConfig
-from transformer_lab.decoding.ctc import CTCConfig, Reading, greedy, of_ngram, prefix_beam
+from transformer_lab.decoding.ctc import CTCConfig, NextLogProbs, Reading, greedy, prefix_beam
 from transformer_lab.decoding.loop import search
 from transformer_lab.decoding.speech import Audio, Segment
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import token_scores
 from transformer_lab.ops.spectrograms import HOP, RATE, WINDOW
-from transformer_lab.text.ngram import NGram
-from transformer_lab.text.tokenizer import Tokenizer
 
 
 class Said(NamedTuple):
@@ -30,7 +28,8 @@ class Said(NamedTuple):
 class CTCReader:
     """Maps features to texts by the config's method; compiled once for each shape of a batch.
 
-    `corpus` gives the texts that the config's n-gram model is trained on, when it is first needed.
+    `text_of` gives the text of ids, `language` the log-probabilities of the next token after ids.
+    The blank is the padding token. Raises: LabError for a method that the model has no decoder for.
     """
 
     def __init__(
@@ -38,20 +37,21 @@ class CTCReader:
         model: Any,
         config: CTCConfig,
         decode: DecodeConfig,
-        tokenizer: Tokenizer,
-        corpus: Callable[[], Iterable[str]] | None = None,
+        *,
+        pad_id: int,
+        bos_id: int,
+        eos_id: int,
+        text_of: Callable[[Sequence[int]], str],
+        language: NextLogProbs | None = None,
     ):
-        self.model, self.config, self.decode, self.tokenizer = model, config, decode, tokenizer
+        self.model, self.config, self.decode = model, config, decode
+        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+        self.text_of, self.language = text_of, language
         if config.method in ("joint", "attention") and not model.config.decodes:
             raise LabError(
                 f'ctc.method = "{config.method}" needs a model with a decoder (model.decodes): '
                 "use greedy or beam"
             )
-        self.language = None
-        if corpus is not None:
-            ids = [tokenizer.encode(text) for text in corpus()]
-            size, ends = tokenizer.vocab_size, (tokenizer.bos_id, tokenizer.eos_id)
-            self.language = of_ngram(NGram.train(ids, config.ngram_order, size, *ends))
         self._states, self._score = jax.jit(self._log_probs), jax.jit(self._decoder_nats)
         self._search = jax.jit(self._searched)
 
@@ -64,7 +64,7 @@ class CTCReader:
         """The text of each row; a row without frames has none."""
         if self.config.method == "attention":
             found = jax.device_get(self._search(params, features, mask))
-            ids = [row[:n][row[:n] != self.tokenizer.eos_id] for row, n in
+            ids = [row[:n][row[:n] != self.eos_id] for row, n in
                    zip(found.tokens[:, 0], found.lengths[:, 0], strict=True)]  # fmt: skip
             totals = found.log_probs[:, 0].tolist()
             some = [Reading(tuple(i.tolist()), t, t) for i, t in zip(ids, totals, strict=True)]
@@ -73,15 +73,14 @@ class CTCReader:
             some = []
             for row in range(len(log_probs)):
                 some.append(self._read(params, log_probs[row][real[row]], features, mask, row))
-        decode = self.tokenizer.decode
-        return [Said(decode(r.ids).strip(), r.log_prob / (len(r.ids) + 1)) for r in some]
+        return [Said(self.text_of(r.ids).strip(), r.log_prob / (len(r.ids) + 1)) for r in some]
 
     def _read(self, params, log_probs, features, mask, row) -> Reading:
-        tok, config = self.tokenizer, self.config
+        config = self.config
         if config.method == "greedy":
-            return greedy(log_probs, tok.pad_id)
-        banned = tok.eos_id, tok.bos_id, *self.decode.banned_tokens
-        inputs = log_probs, tok.pad_id, config, self.language, tok.eos_id, banned
+            return greedy(log_probs, self.pad_id)
+        banned = self.eos_id, self.bos_id, *self.decode.banned_tokens
+        inputs = log_probs, self.pad_id, config, self.language, self.eos_id, banned
         found = prefix_beam(*inputs)
         if config.method == "beam" or not len(log_probs):
             return found[0]
@@ -89,7 +88,7 @@ class CTCReader:
         length = 8 * -(-(1 + max(len(reading.ids) for reading in found)) // 8)  # few shapes
         texts = np.full((config.beam_size, length), -1, np.int32)
         for i, reading in enumerate(found):
-            texts[i, : len(reading.ids) + 1] = *reading.ids, tok.eos_id
+            texts[i, : len(reading.ids) + 1] = *reading.ids, self.eos_id
         nats = np.asarray(self._score(params, features[row], mask[row], texts))
         share = config.weight
         rank = [share * r.score - (1 - share) * n for r, n in zip(found, nats, strict=False)]
@@ -103,7 +102,7 @@ class CTCReader:
         """-log p of each text [n, t], which ends in the end token and is padded with -1."""
         rows = lambda x: jnp.broadcast_to(x, (len(texts), *x.shape))  # noqa: E731
         labels = jnp.maximum(texts, 0)
-        before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.tokenizer.bos_id)
+        before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.bos_id)
         found = self.model.apply(params, rows(features), rows(mask), None, before)
         scores = token_scores(found["attention"], labels)
         return jnp.where(texts >= 0, scores.logsumexp - scores.chosen, 0).sum(axis=1)
@@ -113,8 +112,8 @@ class CTCReader:
         most = -(-features.shape[1] // self.model.config.stride) + 1
         init = partial(self.model.apply, params, method="init_cache")
         step = lambda tokens, cache: self.model.apply(params, tokens, cache, method="step")  # noqa: E731
-        start = jnp.full(len(features), self.tokenizer.bos_id)
-        ids = {"eos_id": self.tokenizer.eos_id, "pad_id": self.tokenizer.pad_id}
+        start = jnp.full(len(features), self.bos_id)
+        ids = {"eos_id": self.eos_id, "pad_id": self.pad_id}
         cache = init(features, mask, most)
         return search(step, cache, start, self.decode, max_new_tokens=most, real=mask[:, 0], **ids)
 

@@ -33,6 +33,7 @@ from transformer_lab.tasks.word_errors import (
     normalised,
     word_error_rate,
 )
+from transformer_lab.text.ngram import NGram
 
 
 @dataclass(frozen=True)
@@ -171,14 +172,15 @@ class CTC(Bucketed):
 
     def reader(self, **changes: Any) -> CTCReader:
         """What turns features into texts; `changes` replace settings of the section `ctc`."""
-        config = replace(self.sections["ctc"], **changes)
-        return CTCReader(
-            self.model,
-            config,
-            self.decode_settings(),
-            self.tokenizer,
-            corpus=self.train_texts if config.ngram_order else None,
-        )
+        config, tok = replace(self.sections["ctc"], **changes), self.tokenizer
+        ids = {name: getattr(tok, name) for name in ("pad_id", "bos_id", "eos_id")}
+        settings, language = self.decode_settings(), None
+        if order := config.ngram_order:
+            texts = tok.encode_batch(list(self.train_texts()))
+            model = NGram.train(texts, order, tok.vocab_size, tok.bos_id, tok.eos_id)
+            language = model.after()
+        more = {"text_of": tok.decode, "language": language}
+        return CTCReader(self.model, config, settings, **ids, **more)
 
     def transcriber(self, **changes: Any) -> CTCTranscriber:
         """The transcriber of files; a model of one language takes no `language` and no `task`."""

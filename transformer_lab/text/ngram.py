@@ -9,8 +9,9 @@ token,
 down to p = 1 / V below order 1. At the highest order c counts occurrences, at lower orders the
 different tokens seen before hw (Kneser & Ney 1995; Chen & Goodman 1999)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import SupportsIndex
 
 import numpy as np
@@ -106,6 +107,12 @@ class NGram:
                 prob *= order.given[nodes[-1]]
                 prob[order.keys[low:high] - first] += order.kept[low:high]
         return prob
+
+    def after(self) -> Callable[[Sequence[int]], Float[np.ndarray, "vocab"]]:
+        """A function from a text's tokens so far to the log-probabilities of the next, each context
+        computed once."""
+        known = cache(lambda context: np.log(self.distribution(context)))
+        return lambda ids: known(tuple(ids[-self.order :]))
 
     def sample(
         self,
