@@ -7,6 +7,10 @@ them, whose weights nothing changes: the state of its class token, the mean of i
 `nearest` is the accuracy of the category of the nearest other stamp, by cosine; `linear` that of
 logistic regression on four fifths of the stamps, scored on the fifth, in five turns (the seed
 divides them), with the best of `STRENGTHS` on a part of the four fifths.
+
+2026-11-29, one and a half minutes of a core (AMD EPYC, shared with other work): class token 0.556
+nearest, 0.654 ± 0.012 linear; both 0.539 and 0.673 ± 0.013; pixels 0.346 and 0.389; the largest
+category is 0.271.
 """
 
 from functools import cache
