@@ -303,7 +303,8 @@ def test_a_model_without_classes_becomes_a_run_that_embeds_images(opened, tmp_pa
         assert done.returncode == 0, done.stderr
         np.testing.assert_allclose(np.load(tmp_path / "found.npy"), unit, atol=1e-5)
     message = refusal(run.predict, files[0])
-    assert message.startswith("the model has no classes to predict")
+    assert message.startswith('a model with model.head = "none" has no classes')
+    assert refusal(run.task.examples, "test") == message
 
 
 @pytest.mark.slow
