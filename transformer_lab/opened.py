@@ -129,8 +129,8 @@ class OpenedRun:
             return np.asarray(self.task.text_vectors(self.params, texts, self.place))
         if isinstance(self.task, EmbedsImages):
             images = self.task.read_images(texts)
-            vectors = self.task.image_vectors(self.params, images, self.place)
-            return np.asarray(normalize_to_one(vectors)) if normalize else vectors
+            vectors = jnp.asarray(self.task.image_vectors(self.params, images, self.place))
+            return np.asarray(normalize_to_one(vectors) if normalize else vectors)
         if self.config.model.kind != "encoder":
             raise self._refusal("encode texts")
         model, assets = self.task.model_config, self.task.assets()

@@ -11,7 +11,15 @@ from transformer_lab.data.fetch import cached, fetch
 from transformer_lab.data.images.sources import ImageConfig
 from transformer_lab.data.labelled import LabelledConfig
 from transformer_lab.data.parallel import PairsConfig, load_pairs
-from transformer_lab.data.sources import brown, catalogues, fashion_mnist, reviews, spam, spans
+from transformer_lab.data.sources import (
+    brown,
+    catalogues,
+    fashion_mnist,
+    reviews,
+    spam,
+    spans,
+    stamp_categories,
+)
 from transformer_lab.data.splits import key
 
 
@@ -107,6 +115,13 @@ def test_fashion_mnist_is_all_there():
     assert splits.report == {"read": 70000, "train": 54000, "validation": 6000, "test": 10000}
     assert Counter(splits.test.labels) == dict.fromkeys(range(10), 1000)
     assert splits.labels[splits.test[0]["label"]] == "Ankle boot"
+
+
+def test_the_stamps_are_as_many_as_documented():
+    splits = real(ImageConfig(source="stamp_categories", size=(8, 8)), stamp_categories.PACKAGE)
+    assert splits.report["read"] == 538 and len(splits.labels) == 15
+    counts = Counter(splits.train.labels + splits.validation.labels + splits.test.labels)
+    assert counts[splits.labels.index("animals")] == 146 == max(counts.values())
 
 
 def test_the_real_emoji_have_their_counts():

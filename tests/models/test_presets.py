@@ -31,6 +31,7 @@ EXACT = {  # of the released weights
     "vit_l16": 304_326_632,
     "vit_l32": 306_535_400,
     "vit_h14": 632_045_800,
+    "dinov2_s14": 22_056_576 - 384,  # theirs has a vector for what is masked
     "deit_ti16": 5_717_416,
     "deit_s16_distilled": 22_436_432,
     "deit_b16_distilled": 87_338_192,

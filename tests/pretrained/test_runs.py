@@ -21,6 +21,7 @@ from tests.tiny import make_trainer, tiny_config
 from transformer_lab import pretrained, text
 from transformer_lab.errors import LabError
 from transformer_lab.models import vision
+from transformer_lab.opened import open_run
 from transformer_lab.pretrained.beside import export_run, read_tokenizer, tokenizer_files
 from transformer_lab.pretrained.hub import PIXELS, read_tensors
 from transformer_lab.pretrained.running import RUNNERS
@@ -160,6 +161,7 @@ BESIDE = {
     "bert_classes": ("vocab.txt",),
     "t5": ("spiece.model", "tokenizer_config.json"),
     "vit_classes": (),
+    "dinov2": (),
     "marian_relu": MARIAN,
 }
 
@@ -283,6 +285,28 @@ def test_a_run_names_images_with_the_labels_of_the_directory(opened, tmp_path):
     np.testing.assert_allclose(list(found["probabilities"].values()), chances, atol=1e-5)
 
 
+def test_a_model_without_classes_becomes_a_run_that_embeds_images(opened, tmp_path):
+    source, workdir, model, trainer, params = opened("dinov2")
+    image = np.random.default_rng(0).integers(0, 256, (2, 12, 12, 3), dtype=np.uint8)
+    files = [str(tmp_path / f"{i}.png") for i in range(2)]
+    for file, pixels in zip(files, image, strict=True):
+        Image.fromarray(pixels).save(file)
+    mean, std = (np.array(values) for values in imported.IMAGENET.values())
+    inputs = {"pixel_values": ((image / 255 - mean) / std).transpose(0, 3, 1, 2)}
+    want = np.asarray(RUNNERS["vision"].outputs(model.config, params, inputs)["pooler_output"][0])
+    run = open_run(workdir)
+    np.testing.assert_allclose(run.encode(files, normalize=False), want, atol=1e-5)
+    unit = want / np.linalg.norm(want, axis=1, keepdims=True)
+    for words in ([f"--workdir={workdir}", *files], [f"--source=hf:{source}"]):
+        target, lines = f"--target={tmp_path / 'found.npy'}", "\n".join(files)
+        done = command("embed", *words, target, stdin=lines)
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_allclose(np.load(tmp_path / "found.npy"), unit, atol=1e-5)
+    message = refusal(run.predict, files[0])
+    assert message.startswith('a model with model.head = "none" has no classes')
+    assert refusal(run.task.examples, "test") == message
+
+
 @pytest.mark.slow
 def test_towers_become_a_run_with_their_own_tokenizer_and_pixels(opened):
     _, _, model, trainer, params = opened("clip")
@@ -403,7 +427,6 @@ def many_sentinels(directory):
         ("bert", nothing, r"tokenizer.json missing \(or vocab.txt\)"),
         ("t5", nothing, "tokenizer.json missing .or spiece.model"),
         ("t5", many_sentinels, "embeddings of 53 tokens, but the tokenizer has 127"),
-        ("vit", nothing, "the model has no classes"),
         ("marian_relu", lambda d: (d / "source.spm").touch(), "target.spm, vocab.json missing"),
         ("marian_relu", vocabulary(lambda v: v | {"<pad>": 59, "filler0": 60}),
          "pad_token_id = 60, but the tokenizer's is 59"),

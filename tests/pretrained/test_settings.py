@@ -99,6 +99,11 @@ REFUSED = [  # directory, other keys of config.json, words of the refusal
     ("vit", {"hidden_act": "gelu_wide"}, "hidden_act"),
     ("vit", {"architectures": ["ViTForMaskedImageModeling"]}, "architectures"),
     ("vit", {"surprise": 1}, "surprise"),
+    ("dinov2", {"image_size": [12, 8]}, "image_size"),
+    ("dinov2", {"layerscale_value": 0.0}, "layerscale_value = 0.0"),
+    ("dinov2", {"mlp_ratio": "4"}, "mlp_ratio"),
+    ("dinov2", {"architectures": ["Dinov2Backbone"]}, "architectures"),
+    ("dinov2_gated", {"use_swiglu_ffn": False}, "mlp.fc1"),
     ("clip", {"projection_dim": 8.0}, "projection_dim = 8.0"),
     ("siglip", {"vision_config.gating": True}, "vision_config: not understood.*gating"),
 ]
@@ -200,6 +205,9 @@ SPELT = [  # directory, other keys, settings of ours that the model then has; no
     ("vit", {}, {"image_size": (8, 12), "patch_size": (4, 2), "grid": (2, 6)}),
     ("vit", {}, {"head": "none", "pre_logits": 7, "pre_logits_activation": "relu"}),
     ("vit_classes", {}, {"classes": 3}),
+    ("dinov2", {"drop_path_rate": 0.1}, {"drop_path": 0.1, "grid": (3, 3), "pooling": "class"}),
+    ("dinov2_classes", {}, {"classes": 3, "pooling": "class_mean", "layer_scale": 1.0}),
+    ("dinov2_gated", {}, {"activation": "swiglu", "feed_forward_width": 16}),
     ("deit", {}, {"distillation": "token"}),
     ("deit_heads", {}, {"distillation": "heads"}),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -81,8 +82,8 @@ def main(files: list[str]) -> None:
 
 def image_vectors(task, params, place, files: list[str]) -> np.ndarray:
     """The vectors of image files [files, width], of length 1 unless --nonormalize is given."""
-    vectors = task.image_vectors(params, task.read_images(files), place)
-    return np.asarray(normalize(vectors)) if flags.FLAGS.normalize else vectors
+    vectors = jnp.asarray(task.image_vectors(params, task.read_images(files), place))
+    return np.asarray(normalize(vectors) if flags.FLAGS.normalize else vectors)
 
 
 def write(vectors: np.ndarray) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from transformer_lab.errors import LabError, check_file
@@ -123,7 +124,8 @@ def load(file: str | Path) -> Pretrained:
     params = import_params(names, own, family("dinov2").shapes(config), str(path))
     if len(sizes) > 2 and sizes[-2:] != config.image_size:
         asked = replace(config, image_size=sizes[-2:])
-        table = resize_positions(params["positions"]["embedding"], config.grid, asked.grid, 1)
+        table = jnp.asarray(params["positions"]["embedding"])
+        table = resize_positions(table, config.grid, asked.grid, 1)
         params["positions"], config = {"embedding": np.asarray(table)}, asked
     left = len(arrays) - sum(name.startswith(prefix) for name in arrays)
     notes = [f"{path}: {left} arrays are not the encoder's and were passed over"] if left else []

@@ -33,6 +33,11 @@ from transformer_lab.tasks.labels import Labelled
 
 FORM = "images.json"  # size, channels and normalisation of the model's images
 
+NO_CLASSES = (
+    'a model with model.head = "none" has no classes to learn or to predict: embed gives its '
+    "vectors, and train --init_from=RUN --config.model_from_init=True adds classes"
+)
+
 
 @dataclass(frozen=True)
 class ImageClassificationConfig:
@@ -76,6 +81,7 @@ class ImageClassification(Labelled):
 
     def check(self, model_kind: str, model_config: Any) -> None:
         super().check(model_kind, model_config)
+        self.headless = model_config.head == "none"
         self.batch: batches.ImageBatchConfig = self.sections["batch"]
         self._form = json.loads((self.assets_given or {}).get(FORM, b"{}"))
         data = self.sections["data"]
@@ -87,11 +93,15 @@ class ImageClassification(Labelled):
 
     def fit(self, model_config: Any) -> Any:
         """Adds an output for each class, and the size and channels of the data's images."""
-        size, channels, classes = self.size, self.channels, len(self.labels)
-        form = {"image_size": size, "channels": channels}
-        if not classes:
+        form = {"image_size": self.size, "channels": self.channels}
+        if self.headless:
             return replace(model_config, head="none", **form)
-        return replace(model_config, head="classes", classes=classes, **form)
+        return replace(model_config, head="classes", classes=len(self.labels), **form)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The classes' names; none for a model without classes."""
+        return [] if self.headless else Labelled.labels.func(self)
 
     # The form of the images.
 
@@ -162,10 +172,12 @@ class ImageClassification(Labelled):
 
     def examples(self, split: str) -> sources.Images:
         """The images of a split. Raises: LabError if their classes are not the model's."""
+        if self.headless:
+            raise LabError(NO_CLASSES)
         if self.data.labels != self.labels:
             raise LabError(
                 f"the data has the classes {', '.join(self.data.labels)[:200]}, the checkpoint "
-                f"{', '.join(self.labels)[:200] or 'none'}: train on data with the same ones"
+                f"{', '.join(self.labels)[:200]}: train on data with the same ones"
             )
         return super().examples(split)
 
@@ -248,10 +260,7 @@ class ImageClassification(Labelled):
     def predict(self, params: Params, paths: Sequence[str], place: Place) -> list[dict]:
         """The likeliest class of each image file, and the probabilities of all classes."""
         if not self.labels:
-            raise LabError(
-                "the model has no classes to predict: embed gives its vectors, and "
-                "train --init_from=RUN adds classes"
-            )
+            raise LabError(NO_CLASSES)
         logits = self._output("logits", params, self.read_images(paths), place)
         rows = zip(paths, np.asarray(jax.nn.softmax(logits)), strict=True)
         return [{"image": path, **self.likeliest(row)} for path, row in rows]

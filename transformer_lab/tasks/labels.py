@@ -22,8 +22,8 @@ class Labelled(Task):
     @cached_property
     def labels(self) -> list[str]:
         """The classes' names in the order of the outputs: the checkpoint's, else the data's."""
-        stored = (self.assets_given or {}).get(LABELS)
-        return json.loads(stored) if stored else self.data.labels
+        stored = json.loads((self.assets_given or {}).get(LABELS, b"[]"))
+        return stored or self.data.labels
 
     @abstractmethod
     def train_labels(self) -> Iterable[str]:

@@ -95,8 +95,7 @@ def run_assets(model: Pretrained, tokenizer: Any) -> dict[str, bytes]:
         files = {images.FORM: json.dumps(form).encode()}
     else:
         files = tokenizer.to_files()
-    named = labels or tokenizer is None
-    return files | ({images.LABELS: json.dumps(labels).encode()} if named else {})
+    return files | ({images.LABELS: json.dumps(labels).encode()} if labels else {})
 
 
 def run_config(model: Pretrained, tokenizer: Any) -> ConfigDict:

@@ -233,6 +233,21 @@ def test_idx_headers_are_believed_only_as_far_as_the_file_goes(tmp_path):
         idx.read_array(file)
 
 
+def test_stamps_have_the_category_of_their_folder(tmp_path):
+    root = tmp_path / "usr" / "share" / "tuxpaint" / "stamps"
+    for name in ("animals/birds/owl", "animals/cat", "food/fruit/fig", "food/fig_mirror",
+                 "symbols/alphabets/a"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGBA", (4, 4), (9, 9, 9, 0)).save(root / f"{name}.png")
+    config = {"source": "stamp_categories", "validation_share": 0.0, "test_share": 0.0}
+    for path in (tmp_path, root):
+        splits = load_images(ImageConfig(**config, path=str(path)))
+        assert splits.labels == ["animals", "food"] and splits.train.labels == [0, 0, 1]
+        assert (splits.train[0]["image"] == 255).all()  # what is transparent is white
+    with pytest.raises(LabError, match="no stamps of Tux Paint below"):
+        load_images(ImageConfig(**config, path=str(root / "food")))
+
+
 def test_a_damaged_image_is_found_before_training_or_counted_and_left_out(tmp_path):
     for label in NAMES:
         (tmp_path / label).mkdir()

@@ -86,6 +86,16 @@ VISION = {
         "vit_g14": (40, 1408, 16, 88, 6144, 14, 1011e6),
         "vit_gg14": (48, 1664, 16, 104, 8192, 14, 1843e6),
     }, note=_MAP),
+    **presets(
+        "vision", VisionConfig(image_size=(518, 518), patch_size=(14, 14), layer_scale=1.0,
+                               head="none"),
+        (*_SIZES, "activation"), "Oquab 2023, appendix; counts from memory", {
+            "dinov2_s14": (12, 384, 6, 64, 1536, "gelu", 22.1e6),
+            "dinov2_b14": (12, 768, 12, 64, 3072, "gelu", 86.6e6),
+            "dinov2_l14": (24, 1024, 16, 64, 4096, "gelu", 304e6),
+            "dinov2_g14": (40, 1536, 24, 64, 4096, "swiglu", 1136e6),
+        },
+    ),
     **_DEIT,
     **_distilled(_DEIT, (5_910_800, 22_436_432, 87_338_192)),
     **_sparse({
