@@ -159,6 +159,23 @@ def test_rewards_are_functions_of_text():
     assert 0 < chrf.reward("", "the rat", "the cat") < 1
 
 
+def test_generated_instructions_have_right_answers_and_share_no_sum_between_splits():
+    every = load_dialogues(InstructionsConfig(source="brackets"))
+    assert every.fingerprint().startswith("491a0ea2bb1fbad2") and len(every.train) == 3200
+    rows = [[row.turns[n][1] for n in range(2)] for row in every.train]
+    assert all(brackets.reward(*row, "") for row in rows)
+    every = load_dialogues(InstructionsConfig(source="sums"))
+    parts = [
+        {frozenset(row.turns[0][1][:-1].split("+")) for row in some}
+        for some in (every.train, every.validation, every.test)
+    ]
+    assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+    assert sum(map(len, parts)) == 5050 and every.fingerprint().startswith("e6ad1482312a17aa")
+    for row in every.test:
+        (_, asked), (_, answer) = row.turns
+        assert sum(map(int, asked[:-1].split("+"))) == int(answer)
+
+
 WRONG = [
     ("instructions", '{"prompt": "a"}', ':2: expected strings "prompt" and "answer", or a list'),
     ("instructions", "[1]", ":2: expected an object"),

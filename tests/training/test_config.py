@@ -34,6 +34,7 @@ REQUIRED = {
 
 
 ARGUMENTS = {
+    "align": "sft reward dpo ipo grpo ppo",
     "bert_brown": "original roberta",
     "clip_emoji": "softmax sigmoid lit lit_vit limoe",
     "cnn_fashion_mnist": "resnet lenet",
