@@ -16,9 +16,9 @@ class SpecAugmentConfig:
     The defaults are Park's for LibriSpeech with 80 bands, with time masks that grow with the
     recording (Gulati 2020, section 3.1)."""
 
-    frequency_masks: int = 2
+    frequency_masks: int = 2  # stripes of bands that are hidden
     frequency_width: int = 27  # F, the most bands of a stripe
-    time_masks: int = 10
+    time_masks: int = 10  # stripes of frames that are hidden
     time_share: float = 0.05  # of a recording's frames, the most of a stripe
 
     def __post_init__(self):

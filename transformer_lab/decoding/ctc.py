@@ -26,7 +26,7 @@ class CTCConfig:
     with the greatest sum of CTC's and the decoder's log-probabilities (Watanabe 2017, section 3.3,
     as rescoring); attention: the decoder alone, by the section `decode`."""
 
-    method: str = "greedy"
+    method: str = "greedy"  # greedy | beam | joint | attention
     beam_size: int = 8  # prefixes that are kept
     prune: float = 10.0  # a state's tokens this many nats below its likeliest are not tried
     ngram_order: int = 0  # of a language model of the training texts' tokens; 0: none
