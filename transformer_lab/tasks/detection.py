@@ -84,7 +84,6 @@ class Detection(Labelled):
     """
 
     NEEDS, COUNTED = ObjectDetector, "images"
-    TRAINED = ("loss",)
     load_data = staticmethod(data.load_boxes)
 
     def check(self, model_kind: str, model_config: Any) -> None:
@@ -230,8 +229,7 @@ class Detection(Labelled):
     ) -> tuple[UInt8[np.ndarray, "h w 3"], Detections]:
         """An image file, and what is found in it. The image is scaled as in training, but padded
         for models of a grid alone: what pads the others changes a net's last rows a little."""
-        image = read_image(path)
-        settings = self.sections["data"]
+        image, settings = read_image(path), self.sections["data"]
         small = data.scaled(image, settings.shortest, settings.longest)
         sides = small.shape[:2] if self.model_config.grid is None else (settings.longest,) * 2
         rows = self.rows_multiple
@@ -279,15 +277,10 @@ def set_losses(
     else:
         whole = wanted * jnp.concatenate([share[::-1]] * 2)
         query = ops.cell_of(whole, grid)
-        same = (
-            (query[:, None] == query)
-            & real
-            & (jnp.arange(len(query)) < jnp.arange(len(query))[:, None])
-        )
-        real = real & ~same.any(axis=1)
-    target = (
-        jnp.full(len(logits), none).at[jnp.where(real, query, len(logits))].set(label, mode="drop")
-    )
+        earlier = (query[:, None] == query) & real & jnp.tri(len(query), k=-1, dtype=bool)
+        real = real & ~earlier.any(axis=1)
+    own = jnp.where(real, query, len(logits))  # a place outside for what is no object
+    target = jnp.full(len(logits), none).at[own].set(label, mode="drop")
     class_weights = jnp.where(target == none, none_weight, 1.0)
     nats = class_weights * cross_entropy(logits, target)
     matched = found[query]
