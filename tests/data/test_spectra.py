@@ -60,3 +60,22 @@ def test_none_at_all_and_a_missing_file(paths, tmp_path):
     assert len(spectra([], 2, RATE, Compute())) == 0
     with pytest.raises(LabError, match="gone.wav: no such file"):
         spectra([str(tmp_path / "gone.wav")], 2, RATE, Compute())
+
+
+def test_a_process_that_was_ended_is_continued(paths, monkeypatch):
+    """With three at once, progress is kept every so often; the second attempt begins there."""
+    monkeypatch.setattr("transformer_lab.data.spectra.ROWS", 3)
+    monkeypatch.setattr("transformer_lab.data.spectra.KEPT", 2)
+    whole, compute = Compute(), Compute()
+
+    def stopped(sound):
+        if compute.calls == 3:
+            raise KeyboardInterrupt
+        return compute(sound)
+
+    with pytest.raises(KeyboardInterrupt):
+        spectra(paths, 2, RATE, stopped)
+    found = spectra(paths, 2, RATE, whole)
+    assert (compute.calls, whole.calls) == (3, 4)  # of 6: the third was not kept
+    for i in range(len(paths)):
+        assert found[i][-1].tolist() == [0.25, 0.0] and (found[i][:-1, 0] == 0.25).all()

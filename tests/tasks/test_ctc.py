@@ -17,7 +17,7 @@ SMALL = {
     "model.layers": 1, "model.width": 16, "model.heads": 2, "model.head_dim": 8,
     "model.feed_forward_width": 32, "model.bins": 8, "model.channels": 4, "model.dropout": 0.0,
     "model.convolution_width": 3, "model.max_length": 80, "model.decodes": True,
-    "tokenizer.kind": "word", "batch.tokens_per_batch": 880, "batch.rows_multiple": 8,
+    "tokenizer.kind": "word", "batch.tokens_per_batch": 1600, "batch.rows_multiple": 8,
     "batch.max_length": 80, "batch.buckets": 1, "augment.frequency_masks": 0,
     "augment.time_masks": 0, "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 5,
     "data.source": "files",
@@ -28,7 +28,7 @@ SMALL = {
 def folder(tmp_path_factory):
     """Recordings of one to three tones of 0.15 s, each with silence after it, and their letters."""
     path, rng = tmp_path_factory.mktemp("tones"), np.random.default_rng(0)
-    for split, count in (("train", 24), ("validation", 4), ("test", 9)):
+    for split, count in (("train", 48), ("validation", 4), ("test", 9)):
         rows = []
         for i in range(count):
             letters = rng.choice(list(HERTZ), size=1 + i % 3).tolist()
@@ -48,7 +48,7 @@ def config(folder, **changes):
 @pytest.fixture(scope="module")
 def learned(folder):
     trainer = make_trainer(config(folder), 1)
-    params, losses = trained(trainer, 120)
+    params, losses = trained(trainer, 160)
     return trainer, params, losses
 
 
@@ -93,7 +93,7 @@ def test_losses_on_a_mesh_are_those_of_one_device(folder, learned):
 
 def test_stripes_follow_from_seed_step_and_example_alone(folder):
     """A batch loaded anew is the same; the next epoch hides other parts of the same recordings."""
-    some = {"augment.time_masks": 2, "augment.time_share": 0.3, "batch.tokens_per_batch": 2000}
+    some = {"augment.time_masks": 2, "augment.time_share": 0.3, "batch.tokens_per_batch": 4000}
     task = make_trainer(config(folder, **some), 1).task
     plan = task.train_plan
     assert len(plan) == 1

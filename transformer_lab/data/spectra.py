@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from transformer_lab.errors import LabError
 
 Compute = Callable[[Float32[np.ndarray, "b n"]], Float32[np.ndarray, "b f m"]]
 ROWS, SECOND = 16, 100  # recordings that are computed at once; frames of 10 ms in a second
+KEPT = 64  # after so many times ROWS the progress is stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,20 +51,19 @@ def spectra(paths: Sequence[str], bands: int, rate: int, compute: Compute) -> Sp
     """The spectrograms of files of audio, computed if the cache lacks these files' with so many
     bands. A recording has a frame for each 10 ms, the last perhaps not full.
 
-    `compute` gets samples, `rate` a second, with zeros after each recording. Raises: LabError for a
-    file that cannot be read, or a cache that cannot be written."""
+    `compute` gets samples, `rate` a second, with zeros after each recording. What a process that
+    was ended has computed is kept. Raises: LabError for a file that cannot be read, or a cache that
+    cannot be written."""
     said = [bands, rate, [[path, *_stamp(path)] for path in paths]]
     name = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:24]
     folder = cache_dir() / f"spectra-{name}"
     try:
         if not folder.is_dir():
-            cache_dir().mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache_dir()) as work:
-                made = Path(work) / "made"
-                made.mkdir()
-                _write(made, paths, bands, rate, compute)
-                if not folder.is_dir():  # another process may have been faster
-                    made.rename(folder)
+            part = folder.with_suffix(".part")
+            part.mkdir(parents=True, exist_ok=True)
+            _write(part, paths, bands, rate, compute)
+            if not folder.is_dir():  # another process may have been faster
+                part.rename(folder)
     except OSError as error:
         raise LabError(f"cannot write the cache {cache_dir()} ({error.strerror})") from error
     sizes = np.load(folder / "sizes.npy")
@@ -87,9 +86,12 @@ def _write(folder: Path, paths: Sequence[str], bands: int, rate: int, compute: C
     sizes = np.array([-(-n // hop) for n in samples], np.int64)
     starts = np.cumsum(sizes) - sizes
     shape = (max(int(sizes.sum()), 1), bands)
-    values = np.lib.format.open_memmap(folder / "values.npy", "w+", np.float16, shape)
     order = np.argsort(sizes, kind="stable")  # so that those computed at once are alike
-    for first in range(0, len(order), ROWS):
+    ready = folder / "ready"  # how many of them are
+    begun = int(ready.read_text("utf-8")) if ready.is_file() else 0
+    made = {"mode": "r+"} if begun else {"mode": "w+", "dtype": np.float16, "shape": shape}
+    values = np.lib.format.open_memmap(folder / "values.npy", **made)
+    for first in range(begun, len(order), ROWS):
         some = order[first : first + ROWS]
         frames = -(-int(sizes[some].max()) // SECOND) * SECOND  # whole seconds: few shapes
         # The zeros after a recording reach as far as its last frame can see.
@@ -101,7 +103,9 @@ def _write(folder: Path, paths: Sequence[str], bands: int, rate: int, compute: C
         for row, i in enumerate(some):
             values[starts[i] : starts[i] + sizes[i]] = found[row, : sizes[i]]
         done = first + len(some)
-        if done % (128 * ROWS) == 0 or (done == len(order) and done > 64 * ROWS):
+        if done % (KEPT * ROWS) == 0:
+            values.flush()
+            ready.write_text(str(done), "utf-8")
             print(f"spectra of {done:,} of {len(order):,} recordings", file=sys.stderr, flush=True)
     values.flush()
     np.save(folder / "sizes.npy", sizes)
