@@ -11,7 +11,8 @@ choice is sharp, and each tower as a whole uses several experts.
 2026-11-28, 2 cores (AMD EPYC, AVX-512) with two or three other runs beside it, 37 minutes: of 382
 held-out concepts 0.230 are named right (88 times chance; top-5 0.340), 0.236 by templates, the
 category of 0.492; of the 1,529 trained concepts in the other artist's drawings 0.350 (top-5 0.560);
-recall at 1, 5, 10: image to text 0.217, 0.359, 0.401, text to image 0.220, 0.361, 0.427.
+recall at 1, 5, 10: image to text 0.217, 0.359, 0.401, text to image 0.220, 0.361, 0.427. `:limoe`
+has not been trained: by its first 50 steps all would take 43 minutes of a core.
 """
 
 from transformer_lab.errors import known

@@ -4,6 +4,9 @@ python -m transformer_lab train --config=configs/swin_fashion_mnist.py --workdir
 
 Patches of 2 x 2 pixels, of which windows of 7 x 7 see each other: four windows in the first stage,
 one in the second. `:v2` has cosines and a bias of logarithmic distances in their place (Liu 2022).
+
+2026-11-29, one core (AMD EPYC) that other work kept busy too: the gradient of 128 images takes 0.39
+s, without attention 0.16. So the 3,500 steps take 23 minutes of a core; they have not been trained.
 """
 
 from transformer_lab.errors import known
