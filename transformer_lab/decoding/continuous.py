@@ -1,6 +1,7 @@
 """Continuous batching: requests come and go while others are continued (Yu 2022, section 4.1)."""
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +9,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab.decoding.batch import fill, row_keys
+from transformer_lab.decoding.batch import fill, marks_of
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.generate import Generated
 from transformer_lab.decoding.prefixes import BLOCK, Prefixes
@@ -19,8 +19,9 @@ from transformer_lab.decoding.processors import refuse_unknown
 from transformer_lab.decoding.slots import STEPS, Programs
 from transformer_lab.errors import LabError
 
-SIZES = tuple(2**n for n in range(BLOCK.bit_length()))  # tokens that one call reads
-FEW = 4  # tokens of each text between two looks at the queue
+SIZES = (1, 4, 16, BLOCK)  # tokens that one call reads of a long prompt
+WHOLE = (16, BLOCK)  # padded lengths of short prompts, each read in one call
+SECONDS = 0.05  # about the time between two looks at the queue
 
 
 class Busy(Exception):
@@ -70,7 +71,9 @@ class Engine:
         refuse_unknown(config, eos_id, model.config.vocab_size)
         self.model, self.params, self.waiting = model, params, waiting
         self.max_length = model.config.max_length
-        self.programs = Programs(model, config, eos_id, slots)
+        whole = [*(2**n for n in range(3, 31) if 2**n < self.max_length), self.max_length]
+        self.whole = whole if model.reads_prefix else list(WHOLE)
+        self.programs = Programs(model, config, eos_id, slots, BLOCK)
         shapes = self.programs.row_shapes(params), self.programs.row_shapes(params, longer=8)
         self.prefixes = Prefixes(*shapes, 1, 0 if model.reads_prefix else prefix_bytes)
         self._empty = self.programs.empty(params)
@@ -79,6 +82,7 @@ class Engine:
         self._reading: tuple[Request, Any, int] | None = None  # its row, and the tokens in it
         self._queues: OrderedDict[str, deque[Request]] = OrderedDict()
         self._lock = threading.Lock()
+        self._pace = SECONDS  # seconds of the last step of all slots
 
     @property
     def compilations(self) -> int:
@@ -112,13 +116,10 @@ class Engine:
 
     def warm_up(self) -> None:
         """Compiles everything, by requests of its own."""
-        most = min(2 * BLOCK, self.max_length - 1)
-        prompts = [[0] * most, [0] * most] if most > 1 else [[0]]
-        if self.model.reads_prefix:
-            prompts = [[0] * min(n, self.max_length - 1) for n in whole_sizes(self.max_length)]
-        else:
-            prompts += [[0] * (n + 1) for n in SIZES if n + 1 < self.max_length]
-        self([Request(prompt, 1) for prompt in prompts])
+        most, long = self.max_length - 1, BLOCK + sum(SIZES) + 1
+        sizes = {1, *self.whole, long}
+        prompts = [[0] * min(n, most) for n in sorted(sizes)]
+        self([Request(prompt, 1) for prompt in [*prompts, *prompts[-1:]]])
         self.prefixes.blocks.clear()
         self.prefixes.hits = 0
 
@@ -163,11 +164,13 @@ class Engine:
         arrived = self._read_prompts(dropped)
         if not any(self._running):
             return arrived
-        more = None in self._running and any(self.counts[1:])
-        steps = jnp.int32(1 if more else FEW)
-        step = self.programs.step
-        self._slots, made = step(self.params, self._slots, jnp.asarray(dropped), steps)
+        more = None in self._running and self.counts[1]
+        steps = 1 if more else int(np.clip(SECONDS / self._pace, 1, STEPS))
+        began = time.perf_counter()
+        how = self._slots, dropped, np.int32(steps)
+        self._slots, made = self.programs.step(self.params, *how)
         made = jax.device_get(made)
+        self._pace = (time.perf_counter() - began) / steps
         for slot, request in enumerate(self._running):
             if request is not None:
                 count, over = made.counts[slot], bool(made.done[slot])
@@ -179,74 +182,65 @@ class Engine:
     # Prompts.
 
     def _read_prompts(self, dropped: np.ndarray) -> bool:
-        """Reads prompts while slots are free and few tokens are read; True if there was one."""
-        budget, any_read = BLOCK, False
-        while budget > 0 and None in self._running:
-            if self._reading is None and (request := self._next()) is not None:
-                self._reading = self._begin(request)
-            if self._reading is None:
-                return any_read
-            any_read = True
-            request, row, count = self._reading
-            left = len(request.prompt) - 1 - count
+        """Reads prompts into free slots, about `BLOCK` tokens; False if none waits for one."""
+        spent, busy = 0, False
+        while spent < BLOCK and None in self._running and self._begin():
+            busy, (request, row, count) = True, self._reading
             if request.cancelled:
                 self._reading = None
-            elif left > 0:
-                size = max(n for n in SIZES if n <= left)
-                part = np.asarray([request.prompt[count : count + size]], np.int32)
-                row, count, budget = self.programs.read(self.params, row, part), count + size, (
-                    budget - size
-                )
-                if size == BLOCK:
-                    self.prefixes.keep(request.prompt, row, count // BLOCK - 1)
-                self._reading = request, row, count
+            elif row is None or count < len(request.prompt) - 1:
+                self._reading = self._read(request, row, count)
+                spent += self._reading[2] - count
             else:
-                budget -= 1
                 slot = self._running.index(None)
                 self._admit(slot, request, row)
                 self._reading, dropped[slot] = None, False
-        return any_read
+        return busy
 
-    def _next(self) -> Request | None:
-        """The first request of the client whose turn it is."""
+    def _begin(self) -> bool:
+        """Takes the first request of the client whose turn it is, unless one is being read."""
         with self._lock:
-            while self._queues:
+            if self._reading is None and self._queues:
                 client, queue = next(iter(self._queues.items()))
-                request = queue.popleft()
+                self._reading = queue.popleft(), None, 0
                 self._queues.move_to_end(client)
                 if not queue:
                     del self._queues[client]
-                if not request.cancelled:
-                    return request
-        return None
+        return self._reading is not None
 
-    def _begin(self, request: Request) -> tuple[Request, Any, int]:
-        """A request with a row, and how many of its tokens the row holds."""
+    def _read(self, request: Request, row: Any, count: int) -> tuple[Request, Any, int]:
+        """Reads more of a prompt by one call: the row, and how many tokens have been read.
+
+        A short prompt is read in one call, padded on the left. A long one is read without padding,
+        first block by block, so that its blocks serve other prompts too.
+        """
         prompt = request.prompt
-        if self.model.reads_prefix:
-            size = next(n for n in whole_sizes(self.max_length) if n >= len(prompt))
-            tokens, real = fill([prompt], 1, size, left=True)
-            row = self.programs.read_whole(self.params, tokens, real.astype(np.int32))
-            return request, row, len(prompt) - 1
-        found = self.prefixes.find(prompt)
-        row = self.prefixes.fill(self.programs.copy(self._empty), found)
-        return request, row, len(found) * BLOCK
+        last = len(prompt) - 1  # the first step reads the last token
+        if row is None:
+            part = prompt if self.model.reads_prefix else prompt[:-1]
+            if 0 < len(part) <= self.whole[-1]:
+                size = next(n for n in self.whole if n >= len(part))
+                tokens, real = fill([part], 1, size, left=True)
+                row = self.programs.read_first(self.params, tokens, real.astype(np.int32))
+                return request, row, last
+            found = self.prefixes.find(prompt)
+            row = self.prefixes.fill(self.programs.copy(self._empty), found)
+            return request, row, len(found) * BLOCK
+        size = max(n for n in SIZES if n <= last - count)
+        tokens = np.asarray([prompt[count : count + size]], np.int32)
+        row = self.programs.read(self.params, row, tokens)
+        if size == BLOCK:
+            self.prefixes.keep(prompt, row, count // BLOCK)
+        return request, row, count + size
 
     def _admit(self, slot: int, request: Request, row: Any) -> None:
         said = np.full(self._slots.said.shape[1], -1, np.int32)
         said[: len(request.prompt)] = request.prompt
-        key = row_keys([request.prompt], [request.number], request.seed, 1)[0]
-        controls = (
-            np.float32(request.temperature),
-            np.int32(min(request.top_k, 2**31 - 1)),
-            np.float32(request.top_p),
-        )
+        top_k = np.int32(min(request.top_k, 2**31 - 1))
+        controls = np.float32(request.temperature), top_k, np.float32(request.top_p)
         numbers = np.int32(len(request.prompt)), np.int32(request.new_tokens)
-        how = np.int32(slot), row, said, *numbers, key, controls
+        marks = marks_of(request.prompt, request.number, request.seed)
+        how = np.int32(slot), row, said, *numbers, marks, controls
         self._slots = self.programs.admit(self._slots, *how)
         self._running[slot] = request
 
-
-def whole_sizes(most: int) -> list[int]:
-    """The padded lengths of prompts that are read in one call: 8, 16, ... and the largest."""
-    return [*(2**n for n in range(3, 31) if 2**n < most), most]

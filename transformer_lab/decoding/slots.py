@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_lab.decoding.batch import row_key
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.processors import NOTHING, log_prob_of, one_end, prepare
 from transformer_lab.ops.sampling import sample
@@ -55,17 +56,20 @@ class Made(NamedTuple):
 class Programs:
     """What is compiled for one model and one number of slots; `compilations` counts the traces."""
 
-    def __init__(self, model: nn.Module, config: DecodeConfig, eos_id: int, slots: int):
+    def __init__(
+        self, model: nn.Module, config: DecodeConfig, eos_id: int, slots: int, padding: int
+    ):
         self.model, self.config, self.eos_id, self.slots = model, config, eos_id, slots
         most = model.config.max_length
-        # A prompt that is read both ways is padded to a few lengths, others by one position.
-        self.length = -(-(2 * most if model.reads_prefix else most + 1) // ALIGNED) * ALIGNED
+        # The padding of a prompt that is read in one call comes on top: see `Engine`.
+        self.length = 2 * most if model.reads_prefix else most + padding
+        self.length = -(-self.length // ALIGNED) * ALIGNED
         self.compilations = 0
         self.copy = self._compiled(lambda row: jax.tree.map(jnp.copy, row))
         self.empty = self._compiled(self._empty)
         self.start = self._compiled(self._start)
         self.read = self._compiled(self._read, donate_argnums=1)
-        self.read_whole = self._compiled(self._read_whole)
+        self.read_first = self._compiled(self._read_first)
         self.admit = self._compiled(self._admit, donate_argnums=0)
         self.step = self._compiled(self._step, donate_argnums=1)
 
@@ -103,15 +107,16 @@ class Programs:
         """The row with more tokens of the prompt; nothing computes their logits."""
         return self.model.apply({"params": params}, tokens, row, method="step")[1]
 
-    def _read_whole(self, params, tokens: Int[Array, "1 t"], segments: Int[Array, "1 t"]) -> Row:
-        """The row of a prompt whose tokens attend to each other both ways, padded on the left. Its
-        last position is read again by the first step."""
+    def _read_first(self, params, tokens: Int[Array, "1 t"], segments: Int[Array, "1 t"]) -> Row:
+        """The row of a prompt without its last token, padded on the left. If its tokens attend to
+        each other both ways, the last is read too, and once more by the first step."""
         more = tokens, segments, self.length
         row = self.model.apply({"params": params}, *more, method="prefill")[1]
-        return row | {"index": row["index"] - 1}
+        return row | {"index": row["index"] - 1} if self.model.reads_prefix else row
 
-    def _admit(self, slots: Slots, slot, row: Row, said, read, wanted, key, controls) -> Slots:
-        """Puts a text in a slot; its row holds all of the prompt but the last token."""
+    def _admit(self, slots: Slots, slot, row: Row, said, read, wanted, marks, controls) -> Slots:
+        """Puts a text in a slot; `marks` are the numbers that its random draws depend on."""
+        key = row_key(*marks)
         new = Slots(row, said, read, jnp.int32(0), wanted, wanted < 1, key, controls)
         return jax.tree.map(lambda old, x: old.at[slot].set(x), slots, new)
 
