@@ -97,8 +97,7 @@ class Engine:
         return running, sum(map(len, self._queues.values())) + (self._reading is not None)
 
     def submit(self, request: Request) -> None:
-        """Queues a request. Raises: LabError if it does not fit the context, Busy if too many wait.
-        """
+        """Queues a request. Raises: LabError if it exceeds the context, Busy if too many wait."""
         size, room = len(request.prompt), self.max_length - len(request.prompt)
         if not size or not 1 <= request.new_tokens <= room:
             raise LabError(
@@ -243,4 +242,3 @@ class Engine:
         how = np.int32(slot), row, said, *numbers, marks, controls
         self._slots = self.programs.admit(self._slots, *how)
         self._running[slot] = request
-
