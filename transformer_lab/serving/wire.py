@@ -162,7 +162,7 @@ def messages(body: dict[str, Any]) -> list[dict[str, str]]:
 def chat_ids(task: Any, conversation: list[dict[str, str]]) -> list[int]:
     """A conversation as a prompt, by the chat template of the run's tokenizer; without one each
     message is a line "role: text"."""
-    if getattr(task.tokenizer, "chat_template", None) is not None:
+    if task.tokenizer.chat_template is not None:
         return task.chat.ids(conversation)
     lines = [f"{message['role']}: {message['content']}" for message in conversation]
     return task.prompt_ids("\n".join([*lines, "assistant:"]))
