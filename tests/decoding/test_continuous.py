@@ -13,7 +13,7 @@ from transformer_lab.decoding.prefixes import BLOCK
 from transformer_lab.errors import LabError
 from transformer_lab.layers.block_config import MixerConfig
 
-LONG, NEW = 160, 12
+LONG, NEW = 220, 12
 RULES = {"no_repeat_ngram": 3, "min_new_tokens": 2, "banned_tokens": (0,)}  # that look back
 MIXER = MixerConfig(inner_width=32, state=4, step_rank=2, state_heads=4)
 HYBRID = {"layer_kinds": ("mamba/none", "full"), "layers": 2, "positions": "rope", "mixer": MIXER}
@@ -29,7 +29,7 @@ KINDS = {
 
 def some_prompts():
     draw = np.random.default_rng(0).integers
-    prompts = [draw(2, V, n).tolist() for n in (1, 3, 70, 2 * BLOCK + 6, 20, 65)]
+    prompts = [draw(2, V, n).tolist() for n in (1, 3, 70, 2 * BLOCK + 6, 20, 65, 200)]
     return [*prompts, prompts[3][: 2 * BLOCK + 2] + [5, 6, 7]]  # begins as the fourth does
 
 

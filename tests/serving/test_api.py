@@ -265,7 +265,7 @@ def test_a_full_queue_is_told_and_what_was_asked_is_metered(run, service, client
 
 def test_a_key_is_asked_for_and_vectors_are_given_where_the_run_has_them():
     """In process, without a port; the server has no model that writes."""
-    embed = lambda texts: np.array([[len(text), 0.5] for text in texts])  # noqa: E731
+    embed = lambda texts: (np.array([[len(text), 0.5] for text in texts]), 7)  # noqa: E731
     app = Service("two", embed=embed, key="sesame").app
 
     async def talk():
@@ -278,6 +278,7 @@ def test_a_key_is_asked_for_and_vectors_are_given_where_the_run_has_them():
             client.headers["Authorization"] = "Bearer sesame"
             found = (await client.post("/v1/embeddings", json=body)).json()
             assert [row["embedding"] for row in found["data"]] == [[1, 0.5], [2, 0.5]]
+            assert found["usage"]["total_tokens"] == 7
             coded = await client.post(
                 "/v1/embeddings", json={"input": "a", "encoding_format": "base64"}
             )

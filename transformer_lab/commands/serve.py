@@ -14,7 +14,10 @@ import os
 from absl import flags
 
 from transformer_lab import cli
+from transformer_lab.decoding.continuous import Engine
 from transformer_lab.errors import LabError
+from transformer_lab.opened import embedding_task
+from transformer_lab.tasks.abilities import EmbedsTexts
 from transformer_lab.training.writers import log
 
 KEY = "TRANSFORMER_LAB_API_KEY"
@@ -27,6 +30,7 @@ def define() -> None:
     flags.DEFINE_integer("port", 8000, "The port to listen at.", lower_bound=0, upper_bound=65535)
     flags.DEFINE_integer("slots", 8, "Texts that are continued at once.", lower_bound=1)
     flags.DEFINE_integer("waiting", 256, "Texts that may wait for a slot.", lower_bound=1)
+    flags.DEFINE_integer("context", 0, "Most tokens of a text; 0: the model's.", lower_bound=0)
     flags.DEFINE_integer("prefix_megabytes", 256, "Memory for prompts' beginnings.", lower_bound=0)
 
 
@@ -57,22 +61,29 @@ def main(_: list[str]) -> None:
 
 def opened() -> tuple[str, dict]:
     """The run's name, and what it can do: continue texts, or map them to vectors."""
-    from transformer_lab.decoding.continuous import Engine
-    from transformer_lab.opened import OpenedRun
     from transformer_lab.serving.worker import Worker
 
     args, config = flags.FLAGS, cli.get_config()
-    workdir = cli.get_workdir()
-    if config.model.kind == "encoder" or config.task.kind == "contrastive":
-        run = OpenedRun(workdir, None, args.average, args.init_from)
-        return workdir.name, {"embed": run.encode}
-    if config.task.kind != "language_modeling":
-        raise LabError(f"{workdir} holds a run of {config.task.kind}, which serve does not know")
+    name, kind = cli.get_workdir().name, config.task.kind
     trainer, params = cli.open_run()
     task = trainer.task
-    engine = Engine(
-        task.model, params, task.decode_settings(), eos_id=task.tokenizer.eos_id,
-        slots=args.slots, waiting=args.waiting, prefix_bytes=args.prefix_megabytes * 2**20,
-    )  # fmt: skip
-    engine.warm_up()
-    return workdir.name, {"task": task, "worker": Worker(engine)}
+    if kind == "language_modeling":
+        engine = Engine(
+            task.model, params, task.decode_settings(), eos_id=task.tokenizer.eos_id,
+            slots=args.slots, waiting=args.waiting, context=args.context,
+            prefix_bytes=args.prefix_megabytes * 2**20,
+        )  # fmt: skip
+        engine.warm_up()
+        return name, {"task": task, "worker": Worker(engine)}
+    if isinstance(task, EmbedsTexts):
+        vectors = task.text_vectors
+    elif config.model.kind == "encoder":
+        vectors = embedding_task(task.model_config, task.assets(), "mean", True).embed
+    else:
+        raise LabError(f"{args.workdir} holds a run of {kind}: it neither writes nor embeds texts")
+
+    def embed(texts):
+        size = sum(map(len, task.tokenizer.encode_batch(texts)))
+        return vectors(params, texts, trainer.place), size
+
+    return name, {"embed": embed}

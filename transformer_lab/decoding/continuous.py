@@ -21,6 +21,7 @@ from transformer_lab.errors import LabError
 
 SIZES = (1, 4, 16, BLOCK)  # tokens that one call reads of a long prompt
 WHOLE = (16, BLOCK)  # padded lengths of short prompts, each read in one call
+LENGTHS = tuple(2**n for n in range(8, 31))  # tokens that the slots have room for, or the most
 SECONDS = 0.05  # about the time between two looks at the queue
 
 
@@ -44,6 +45,7 @@ class Request:
     client: str = ""
     tell: Callable[[list[int], list[float], bool], None] = lambda ids, log_probs, over: None
     cancelled: bool = field(default=False, init=False)
+    made: int = field(default=0, init=False)
 
 
 class Engine:
@@ -52,7 +54,9 @@ class Engine:
     Draws depend on (seed, prompt, number) alone, as there; the other settings of `config` hold for
     all. `submit` and `cancel` may be called by any thread, `step` by one. Of each step's prompts
     about `BLOCK` tokens are read, so that a long prompt does not hold up the others; clients take
-    turns. The model is a language model as in `models.base`.
+    turns. The model is a language model as in `models.base`. A text has at most `context` tokens,
+    by default as many as the model takes; the slots have room for the longest of the moment, in a
+    few sizes.
     """
 
     def __init__(
@@ -65,19 +69,23 @@ class Engine:
         slots: int = 8,
         waiting: int = 256,
         prefix_bytes: int = 2**28,
+        context: int = 0,
     ):
         if config.beam_size > 1:
             raise LabError("decode.beam_size > 1 searches; a server draws: set it to 1")
         refuse_unknown(config, eos_id, model.config.vocab_size)
         self.model, self.params, self.waiting = model, params, waiting
-        self.max_length = model.config.max_length
+        self.max_length = min(context or model.config.max_length, model.config.max_length)
         whole = [*(2**n for n in range(3, 31) if 2**n < self.max_length), self.max_length]
         self.whole = whole if model.reads_prefix else list(WHOLE)
-        self.programs = Programs(model, config, eos_id, slots, BLOCK)
-        shapes = self.programs.row_shapes(params), self.programs.row_shapes(params, longer=8)
-        self.prefixes = Prefixes(*shapes, 1, 0 if model.reads_prefix else prefix_bytes)
-        self._empty = self.programs.empty(params)
+        self.programs = Programs(model, config, eos_id, slots, self.max_length, BLOCK)
+        axes, self._empty = self.programs.find_axes(params), self.programs.empty(params)
+        self.prefixes = Prefixes(self._empty, axes, 1, 0 if model.reads_prefix else prefix_bytes)
         self._slots = self.programs.start(self._empty)
+        most = self.programs.length
+        grows = max(jax.tree.leaves(axes)) >= 0 and not model.reads_prefix
+        self.lengths = [n for n in LENGTHS if n < most and grows] + [most]
+        self._length, self._least = most, 0
         self._running: list[Request | None] = [None] * slots
         self._reading: tuple[Request, Any, int] | None = None  # its row, and the tokens in it
         self._queues: OrderedDict[str, deque[Request]] = OrderedDict()
@@ -94,7 +102,9 @@ class Engine:
     def counts(self) -> tuple[int, int]:
         """How many requests are being continued, and how many wait."""
         running = sum(request is not None for request in self._running)
-        return running, sum(map(len, self._queues.values())) + (self._reading is not None)
+        with self._lock:
+            waiting = sum(map(len, self._queues.values()))
+        return running, waiting + (self._reading is not None)
 
     def submit(self, request: Request) -> None:
         """Queues a request. Raises: LabError if it exceeds the context, Busy if too many wait."""
@@ -111,7 +121,10 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """Forgets a request; a running one makes no more tokens after the present step."""
-        request.cancelled = True
+        with self._lock:
+            request.cancelled = True
+            if request in self._queues.get(request.client, ()):
+                self._take(request.client, request)
 
     def warm_up(self) -> None:
         """Compiles everything, by requests of its own."""
@@ -119,6 +132,9 @@ class Engine:
         sizes = {1, *self.whole, long}
         prompts = [[0] * min(n, most) for n in sorted(sizes)]
         self([Request(prompt, 1) for prompt in [*prompts, *prompts[-1:]]])
+        for least in [*self.lengths, 0]:  # up and down again
+            self._least = least
+            self([Request([0], 1)])
         self.prefixes.blocks.clear()
         self.prefixes.hits = 0
 
@@ -164,6 +180,7 @@ class Engine:
         if not any(self._running):
             return arrived
         more = None in self._running and self.counts[1]
+        self._fit()
         steps = 1 if more else int(np.clip(SECONDS / self._pace, 1, STEPS))
         began = time.perf_counter()
         how = self._slots, dropped, np.int32(steps)
@@ -175,6 +192,7 @@ class Engine:
                 count, over = made.counts[slot], bool(made.done[slot])
                 self._running[slot] = None if over else request
                 ids, log_probs = made.tokens[slot, :count], made.log_probs[slot, :count]
+                request.made += int(count)
                 request.tell(ids.tolist(), log_probs.tolist(), over)
         return True
 
@@ -201,11 +219,16 @@ class Engine:
         with self._lock:
             if self._reading is None and self._queues:
                 client, queue = next(iter(self._queues.items()))
-                self._reading = queue.popleft(), None, 0
+                self._reading = queue[0], None, 0
                 self._queues.move_to_end(client)
-                if not queue:
-                    del self._queues[client]
+                self._take(client, queue[0])
         return self._reading is not None
+
+    def _take(self, client: str, request: Request) -> None:
+        """Takes a request out of its client's queue; the caller holds the lock."""
+        self._queues[client].remove(request)
+        if not self._queues[client]:
+            del self._queues[client]
 
     def _read(self, request: Request, row: Any, count: int) -> tuple[Request, Any, int]:
         """Reads more of a prompt by one call: the row, and how many tokens have been read.
@@ -240,5 +263,18 @@ class Engine:
         numbers = np.int32(len(request.prompt)), np.int32(request.new_tokens)
         marks = marks_of(request.prompt, request.number, request.seed)
         how = np.int32(slot), row, said, *numbers, marks, controls
-        self._slots = self.programs.admit(self._slots, *how)
         self._running[slot] = request
+        self._fit()
+        self._slots = self.programs.admit(self._slots, *how)
+
+    def _fit(self) -> None:
+        """Gives the slots the room that their texts need in the next step; less only if they need
+        no more than half."""
+        sizes = [len(r.prompt) + r.made + BLOCK + STEPS for r in self._running if r]
+        need = min(max(self._least, *sizes), self.lengths[-1])
+        wanted = next(n for n in self.lengths if n >= need)
+        wanted = wanted if need > self._length or 2 * need <= self._length else self._length
+        while self._length != wanted:  # one size after the other, so that few are compiled
+            place = self.lengths.index(self._length) + (1 if wanted > self._length else -1)
+            self._length = self.lengths[place]
+            self._slots = self.programs.resize(self._slots, self._length)

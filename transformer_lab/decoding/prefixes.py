@@ -20,17 +20,15 @@ BLOCK = 64  # tokens
 class Prefixes:
     """Blocks by the hash of their tokens and those before, the most recently used ones kept.
 
-    `shapes` are those of a row of the cache, `longer` those of a row with room for more tokens: an
-    axis that differs is that of the tokens. `offset` is the column of the first token.
+    `row` is an empty row of the cache, whose arrays have the tokens at `axes` (-1: at none);
+    `offset` is the column of the first token.
     """
 
-    def __init__(self, shapes: Any, longer: Any, offset: int, most_bytes: int):
-        self.offset, self.hits = offset, 0
-        axis = lambda a, b: next((i for i, n in enumerate(a.shape) if n != b.shape[i]), -1)  # noqa: E731
-        self.axes = jax.tree.map(axis, shapes, longer)
+    def __init__(self, row: Any, axes: Any, offset: int, most_bytes: int):
+        self.offset, self.axes, self.hits = offset, axes, 0
         self.cut = jax.jit(self._cut)
         self.paste = jax.jit(self._paste, donate_argnums=0)
-        blocks = jax.tree.leaves(jax.eval_shape(self._cut, shapes, np.int32(0)))
+        blocks = jax.tree.leaves(jax.eval_shape(self._cut, row, np.int32(0)))
         self.most = most_bytes // sum(x.size * x.dtype.itemsize for x in blocks)
         self.blocks: OrderedDict[bytes, Any] = OrderedDict()
 

@@ -57,10 +57,16 @@ class Programs:
     """What is compiled for one model and one number of slots; `compilations` counts the traces."""
 
     def __init__(
-        self, model: nn.Module, config: DecodeConfig, eos_id: int, slots: int, padding: int
+        self,
+        model: nn.Module,
+        config: DecodeConfig,
+        eos_id: int,
+        slots: int,
+        most: int,
+        padding: int,
     ):
-        self.model, self.config, self.eos_id, self.slots = model, config, eos_id, slots
-        most = model.config.max_length
+        self.model, self.config, self.eos_id = model, config, eos_id
+        self.slots, self.most = slots, most
         # The padding of a prompt that is read in one call comes on top: see `Engine`.
         self.length = 2 * most if model.reads_prefix else most + padding
         self.length = -(-self.length // ALIGNED) * ALIGNED
@@ -72,6 +78,7 @@ class Programs:
         self.read_first = self._compiled(self._read_first)
         self.admit = self._compiled(self._admit, donate_argnums=0)
         self.step = self._compiled(self._step, donate_argnums=1)
+        self.resize = self._compiled(self._resize, static_argnums=1)
 
     def _compiled(self, function: Callable, **options: Any) -> Callable:
         def counted(*arguments):
@@ -80,24 +87,38 @@ class Programs:
 
         return jax.jit(counted, **options)
 
-    def row_shapes(self, params: Any, longer: int = 0) -> Row:
-        """The shapes of a row, or of one with room for more tokens."""
-        one = jnp.zeros((1, 1), jnp.int32)
-        method = partial(self.model.apply, method="prefill")
-        make = lambda params: method({"params": params}, one, one, self.length + longer)[1]  # noqa: E731
-        return jax.eval_shape(make, params)
+    def find_axes(self, params: Any) -> Any:
+        """Of each array of a row the axis of the tokens, -1 for those of constant size."""
+        shapes, longer = (
+            jax.eval_shape(partial(self._empty, longer=n), params) for n in (0, ALIGNED)
+        )
+        axis = lambda a, b: next((i for i, n in enumerate(a.shape) if n != b.shape[i]), -1)  # noqa: E731
+        self.axes = jax.tree.map(axis, shapes, longer)
+        return self.axes
 
-    def _empty(self, params) -> Row:
+    def _empty(self, params, longer: int = 0) -> Row:
         """The row of a text of which nothing is read yet: a position of padding, and no more."""
         one = jnp.zeros((1, 1), jnp.int32)
         apply = partial(self.model.apply, {"params": params}, method="prefill")
-        return apply(one, one, self.length)[1]
+        return apply(one, one, self.length + longer)[1]
+
+    def _resize(self, slots: Slots, length: int) -> Slots:
+        """The slots with room for so many tokens in the cache."""
+
+        def fit(x, axis):
+            if axis < 0:
+                return x
+            room = [(0, 0, 0)] * x.ndim
+            room[axis + 1] = 0, length - x.shape[axis + 1], 0
+            return jax.lax.pad(x, jnp.zeros((), x.dtype), room)
+
+        return slots._replace(cache=jax.tree.map(fit, slots.cache, self.axes))
 
     def _start(self, row: Row) -> Slots:
         """All slots without a text."""
         s, zeros = self.slots, jnp.zeros(self.slots, jnp.int32)
         stack = lambda x: jnp.broadcast_to(x, (s, *x.shape)).copy()  # noqa: E731
-        said = jnp.full((s, self.model.config.max_length + STEPS), NOTHING, jnp.int32)
+        said = jnp.full((s, self.most + STEPS), NOTHING, jnp.int32)
         keys = jax.random.split(jax.random.key(0), s)
         controls = jnp.zeros(s), zeros, jnp.ones(s)
         more = zeros + 1, zeros, zeros, jnp.ones(s, bool), keys, controls
@@ -118,7 +139,8 @@ class Programs:
         """Puts a text in a slot; `marks` are the numbers that its random draws depend on."""
         key = row_key(*marks)
         new = Slots(row, said, read, jnp.int32(0), wanted, wanted < 1, key, controls)
-        return jax.tree.map(lambda old, x: old.at[slot].set(x), slots, new)
+        cut = lambda x, old: x[tuple(map(slice, old.shape[1:]))] if x.ndim else x  # noqa: E731
+        return jax.tree.map(lambda old, x: old.at[slot].set(cut(x, old)), slots, new)
 
     def _step(self, params, slots: Slots, dropped: Bool[Array, "s"], steps: Int[Array, ""]):
         """Makes so many tokens of each text that is neither done nor `dropped`."""

@@ -1,8 +1,10 @@
 """The web service: OpenAI's completions, conversations and embeddings, and how the server does."""
 
 import asyncio
+import base64
 import contextlib
 import hmac
+import html
 import json
 import time
 import uuid
@@ -24,22 +26,23 @@ from transformer_lab.errors import LabError
 from transformer_lab.serving import wire
 from transformer_lab.serving.answers import Choice, Piece, completion, joined, message
 from transformer_lab.serving.wire import Refused, Wish
-from transformer_lab.serving.worker import Stopped, Worker, seconds
+from transformer_lab.serving.worker import Stopped, Worker
 
 BODY = 2**20  # bytes
 PAGE = Path(__file__).with_name("page.html")
 
 
 class Service:
-    """The routes of one model. `task` and `worker` continue texts, `embed` maps texts to vectors;
-    what is None is refused. With a `key`, all but /health and the page ask for it."""
+    """The routes of one model. `task` and `worker` continue texts, `embed` gives the vectors of
+    texts and how many tokens they have; what is None is refused. With a `key`, all but /health and
+    the page ask for it."""
 
     def __init__(
         self,
         name: str,
         task: Any = None,
         worker: Worker | None = None,
-        embed: Callable[[Sequence[str]], np.ndarray] | None = None,
+        embed: Callable[[Sequence[str]], tuple[np.ndarray, int]] | None = None,
         key: str = "",
     ):
         self.name, self.task, self.worker, self.embed, self.key = name, task, worker, embed, key
@@ -165,12 +168,12 @@ class Service:
 
     async def _pieces(self, choice: Choice, wish: Wish) -> AsyncIterator[Piece]:
         """A choice's pieces, which are metered."""
-        began, waiting = seconds(), True
+        began, waiting = time.perf_counter(), True
         request = choice.request(wish, self.worker.engine.max_length)
         async with contextlib.aclosing(choice.pieces(self.worker, wish, request)) as pieces:
             async for piece in pieces:
                 if waiting and piece.count:
-                    self.meters.first.observe(seconds() - began)
+                    self.meters.first.observe(time.perf_counter() - began)
                     waiting = False
                 self.meters.made.inc(piece.count)
                 yield piece
@@ -207,12 +210,11 @@ class Service:
             raise Refused("input must be a text, or up to 2048 of them", "input")
         texts = [wire.words(text, "input") for text in texts]
         async with self.embedding:
-            vectors = await run_in_threadpool(self.embed, texts)
+            vectors, size = await run_in_threadpool(self.embed, texts)
         rows = [
             {"object": "embedding", "index": i, "embedding": vector_of(v, body)}
             for i, v in enumerate(np.asarray(vectors, np.float32))
         ]
-        size = sum(len(text.split()) for text in texts)  # words: an encoder's tokens are not told
         counts = {"prompt_tokens": size, "total_tokens": size}
         return JSONResponse({"object": "list", "model": self.name, "data": rows, "usage": counts})
 
@@ -228,7 +230,7 @@ class Service:
         return JSONResponse({"status": "ok" if healthy else "failed"}, 200 if healthy else 503)
 
     async def _page(self, request: Request) -> Response:
-        page = PAGE.read_text(encoding="utf-8").replace("{name}", json.dumps(self.name)[1:-1])
+        page = PAGE.read_text(encoding="utf-8").replace("{name}", html.escape(self.name))
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
         return HTMLResponse(
             page, headers={"Content-Security-Policy": policy + "connect-src 'self'"}
@@ -272,8 +274,6 @@ def usage(read: int, pieces: Sequence[Piece]) -> dict[str, int]:
 
 def vector_of(vector: np.ndarray, body: dict[str, Any]) -> Any:
     """A vector as a list of numbers, or as the base64 of its float32 bytes."""
-    import base64
-
     if body.get("encoding_format") == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.tolist()

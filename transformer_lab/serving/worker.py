@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -71,8 +70,3 @@ class Worker:
                 return
             if not busy:
                 self._wake.wait()
-
-
-def seconds() -> float:
-    """A clock for durations."""
-    return time.perf_counter()
