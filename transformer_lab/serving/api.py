@@ -27,8 +27,10 @@ from transformer_lab.serving import wire
 from transformer_lab.serving.answers import Choice, Piece, completion, joined, message
 from transformer_lab.serving.wire import Refused, Wish
 from transformer_lab.serving.worker import Stopped, Worker
+from transformer_lab.training.writers import log
 
 BODY = 2**20  # bytes
+STATUS = {LabError: 400, Busy: 429, Stopped: 503, ClientDisconnect: 499}  # HTTP's, of errors
 PAGE = Path(__file__).with_name("page.html")
 
 
@@ -85,19 +87,15 @@ class Service:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """An error as OpenAI's clients expect it."""
-        status, param, text = 500, None, "the server has failed"
-        if isinstance(error, LabError):
-            status, text = getattr(error, "status", 400), str(error)
-            param = getattr(error, "param", None)
-        elif isinstance(error, Busy):
-            status, text = 429, str(error)
-        elif isinstance(error, Stopped):
-            status, text = 503, "the server ends"
-        elif isinstance(error, HTTPException):
+        status = next((n for kind, n in STATUS.items() if isinstance(error, kind)), 500)
+        text = str(error) or "the server ends"
+        if isinstance(error, HTTPException):
             status, text = error.status_code, str(error.detail)
-        elif isinstance(error, ClientDisconnect):
-            status, text = 499, "the client has gone"
-        return JSONResponse(failure(status, text, param), status)
+        elif status == 500:
+            log(f"{request.url.path} fails: {type(error).__name__}: {error}")
+            text = "the server has failed"
+        status = getattr(error, "status", status)
+        return JSONResponse(failure(status, text, getattr(error, "param", None)), status)
 
     async def _body(self, request: Request, known: set[str]) -> dict[str, Any]:
         """The request's JSON; a body that is too large is not read to its end."""
@@ -153,7 +151,7 @@ class Service:
         if len(choices) > wire.SAMPLES:
             raise Refused(f"a request may ask for {wire.SAMPLES} texts, not {len(choices)}", "n")
         read = sum(len(ids) for _, ids in prompts)
-        head = {"id": f"{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name}
+        head = {"id": uuid.uuid4().hex, "created": int(time.time()), "model": self.name}
         pieces = merged(self._pieces(choice, wish) for choice in choices)
         # The first piece is awaited, so that a refusal has its own status.
         first = await until_gone(request, anext(pieces))
