@@ -297,7 +297,7 @@ def test_an_engine_that_fails_tells_its_clients_and_the_health_check(run):
     def fail():
         raise MemoryError
 
-    worker.engine._read_prompts = lambda dropped: fail()
+    worker.engine._read_prompts = fail
 
     async def talk():
         transport = httpx.ASGITransport(app=service.app)

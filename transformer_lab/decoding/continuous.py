@@ -21,7 +21,9 @@ from transformer_lab.errors import LabError
 
 SIZES = (1, 4, 16, BLOCK)  # tokens that one call reads of a long prompt
 WHOLE = (16, BLOCK)  # padded lengths of short prompts, each read in one call
-LENGTHS = tuple(2**n for n in range(8, 31))  # tokens that the slots have room for, or the most
+COUNTS = tuple(4**n for n in range(10))  # slots at a time, or the most
+LENGTHS = tuple(4**n for n in range(4, 15))  # tokens that a slot has room for, or the most
+PATIENCE = 50  # steps until room that is not needed is given up
 SECONDS = 0.05  # about the time between two looks at the queue
 
 
@@ -55,8 +57,8 @@ class Engine:
     all. `submit` and `cancel` may be called by any thread, `step` by one. Of each step's prompts
     about `BLOCK` tokens are read, so that a long prompt does not hold up the others; clients take
     turns. The model is a language model as in `models.base`. A text has at most `context` tokens,
-    by default as many as the model takes; the slots have room for the longest of the moment, in a
-    few sizes.
+    by default as many as the model takes. There are as many slots, each with as much room, as the
+    texts of the moment need, in a few sizes up to `slots` and to the context.
     """
 
     def __init__(
@@ -78,15 +80,17 @@ class Engine:
         self.max_length = min(context or model.config.max_length, model.config.max_length)
         whole = [*(2**n for n in range(3, 31) if 2**n < self.max_length), self.max_length]
         self.whole = whole if model.reads_prefix else list(WHOLE)
-        self.programs = Programs(model, config, eos_id, slots, self.max_length, BLOCK)
+        self.programs = Programs(model, config, eos_id, self.max_length, BLOCK)
         axes, self._empty = self.programs.find_axes(params), self.programs.empty(params)
         self.prefixes = Prefixes(self._empty, axes, 1, 0 if model.reads_prefix else prefix_bytes)
         self._slots = self.programs.start(self._empty)
         most = self.programs.length
         grows = max(jax.tree.leaves(axes)) >= 0 and not model.reads_prefix
+        self.counts_of_slots = [n for n in COUNTS if n < slots] + [slots]
         self.lengths = [n for n in LENGTHS if n < most and grows] + [most]
-        self._length, self._least = most, 0
-        self._running: list[Request | None] = [None] * slots
+        # The present numbers of slots and columns, the least ones, and for how long less would do.
+        self._room, self._least, self._spare = (1, most), (0, 0), 0
+        self.slots, self._running = slots, [None]
         self._reading: tuple[Request, Any, int] | None = None  # its row, and the tokens in it
         self._queues: OrderedDict[str, deque[Request]] = OrderedDict()
         self._lock = threading.Lock()
@@ -132,9 +136,13 @@ class Engine:
         sizes = {1, *self.whole, long}
         prompts = [[0] * min(n, most) for n in sorted(sizes)]
         self([Request(prompt, 1) for prompt in [*prompts, *prompts[-1:]]])
-        for least in [*self.lengths, 0]:  # up and down again
-            self._least = least
+        up_and_down = lambda sizes: [*sizes, *sizes[-2::-1]]  # noqa: E731
+        rooms = [(n, t) for t in self.lengths for n in up_and_down(self.counts_of_slots)]
+        rooms += [(n, t) for n in self.counts_of_slots for t in up_and_down(self.lengths)]
+        for self._least in rooms:
+            self._spare = PATIENCE
             self([Request([0], 1)])
+        self._least = 0, 0
         self.prefixes.blocks.clear()
         self.prefixes.hits = 0
 
@@ -172,15 +180,14 @@ class Engine:
 
     def step(self) -> bool:
         """Reads some of a prompt and continues all texts a little; False if nothing was to do."""
-        dropped = np.array([r is None or r.cancelled for r in self._running])
-        self._running = [
-            None if d else r for d, r in zip(dropped, self._running, strict=True)
-        ]  # fmt: skip
-        arrived = self._read_prompts(dropped)
+        self._running = [None if r is None or r.cancelled else r for r in self._running]
+        arrived = self._read_prompts()
         if not any(self._running):
             return arrived
-        more = None in self._running and self.counts[1]
+        running, waiting = self.counts
+        more = running < self.slots and waiting
         self._fit()
+        dropped = np.array([request is None for request in self._running])
         steps = 1 if more else int(np.clip(SECONDS / self._pace, 1, STEPS))
         began = time.perf_counter()
         how = self._slots, dropped, np.int32(steps)
@@ -198,10 +205,10 @@ class Engine:
 
     # Prompts.
 
-    def _read_prompts(self, dropped: np.ndarray) -> bool:
+    def _read_prompts(self) -> bool:
         """Reads prompts into free slots, about `BLOCK` tokens; False if none waits for one."""
         spent, busy = 0, False
-        while spent < BLOCK and None in self._running and self._begin():
+        while spent < BLOCK and self.counts[0] < self.slots and self._begin():
             busy, (request, row, count) = True, self._reading
             if request.cancelled:
                 self._reading = None
@@ -209,9 +216,8 @@ class Engine:
                 self._reading = self._read(request, row, count)
                 spent += self._reading[2] - count
             else:
-                slot = self._running.index(None)
-                self._admit(slot, request, row)
-                self._reading, dropped[slot] = None, False
+                self._admit(request, row)
+                self._reading = None
         return busy
 
     def _begin(self) -> bool:
@@ -255,7 +261,9 @@ class Engine:
             self.prefixes.keep(prompt, row, count // BLOCK)
         return request, row, count + size
 
-    def _admit(self, slot: int, request: Request, row: Any) -> None:
+    def _admit(self, request: Request, row: Any) -> None:
+        self._fit(request)
+        slot = self._running.index(None)
         said = np.full(self._slots.said.shape[1], -1, np.int32)
         said[: len(request.prompt)] = request.prompt
         top_k = np.int32(min(request.top_k, 2**31 - 1))
@@ -263,18 +271,35 @@ class Engine:
         numbers = np.int32(len(request.prompt)), np.int32(request.new_tokens)
         marks = marks_of(request.prompt, request.number, request.seed)
         how = np.int32(slot), row, said, *numbers, marks, controls
-        self._running[slot] = request
-        self._fit()
         self._slots = self.programs.admit(self._slots, *how)
+        self._running[slot] = request
 
-    def _fit(self) -> None:
-        """Gives the slots the room that their texts need in the next step; less only if they need
-        no more than half."""
-        sizes = [len(r.prompt) + r.made + BLOCK + STEPS for r in self._running if r]
-        need = min(max(self._least, *sizes), self.lengths[-1])
-        wanted = next(n for n in self.lengths if n >= need)
-        wanted = wanted if need > self._length or 2 * need <= self._length else self._length
-        while self._length != wanted:  # one size after the other, so that few are compiled
-            place = self.lengths.index(self._length) + (1 if wanted > self._length else -1)
-            self._length = self.lengths[place]
-            self._slots = self.programs.resize(self._slots, self._length)
+    def _fit(self, new: Request | None = None) -> None:
+        """Gives the texts, and one that comes, the room that they need in the next step; takes it
+        back if less was enough for some time."""
+        texts = [request for request in (*self._running, new) if request]
+        columns = max(len(request.prompt) + request.made for request in texts) + BLOCK + STEPS
+        need = max(len(texts), self._least[0]), max(columns, self._least[1])
+        sizes = self.counts_of_slots, self.lengths
+        wanted = tuple(
+            next((n for n in some if n >= least), some[-1])
+            for some, least in zip(sizes, need, strict=True)
+        )
+        grown = tuple(map(max, wanted, self._room))
+        self._spare = self._spare + 1 if grown == self._room != wanted else 0
+        wanted = wanted if self._spare > PATIENCE else grown
+        for axis in (0, 1):
+            while self._room[axis] != wanted[axis]:  # size by size, so that few are compiled
+                up = wanted[axis] > self._room[axis]
+                place = sizes[axis].index(self._room[axis]) + (1 if up else -1)
+                room = [*self._room]
+                room[axis] = sizes[axis][place]
+                self._resize(*room)
+
+    def _resize(self, count: int, length: int) -> None:
+        """Moves the texts into the first of `count` slots with room for `length` tokens."""
+        busy = [slot for slot, request in enumerate(self._running) if request]
+        order = np.array((busy + [0] * count)[:count], np.int32)
+        self._slots = self.programs.resize(self._slots, order, length)
+        self._running = [self._running[slot] for slot in busy] + [None] * (count - len(busy))
+        self._room = count, length

@@ -2,8 +2,8 @@
 
 A slot holds one text: a row of the cache, its ids, its random key and its sampling settings. All
 slots take a step together, whoever else is there; a text's row is made apart from them, by reading
-its prompt in pieces, and then put in a slot. So texts come and go between two steps, and nothing is
-compiled after the first use of each program.
+its prompt in pieces, and then put in a slot. So texts come and go between two steps. The number of
+slots and their room in the cache take a few values, each compiled once.
 
 Letters: S slots, V vocabulary, T the most tokens of a text, with some room.
 """
@@ -54,19 +54,14 @@ class Made(NamedTuple):
 
 
 class Programs:
-    """What is compiled for one model and one number of slots; `compilations` counts the traces."""
+    """What is compiled for one model; `compilations` counts the traces. A text has at most `most`
+    tokens, and `padding` more in the cache."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        config: DecodeConfig,
-        eos_id: int,
-        slots: int,
-        most: int,
-        padding: int,
+        self, model: nn.Module, config: DecodeConfig, eos_id: int, most: int, padding: int
     ):
         self.model, self.config, self.eos_id = model, config, eos_id
-        self.slots, self.most = slots, most
+        self.most = most
         # The padding of a prompt that is read in one call comes on top: see `Engine`.
         self.length = 2 * most if model.reads_prefix else most + padding
         self.length = -(-self.length // ALIGNED) * ALIGNED
@@ -78,7 +73,7 @@ class Programs:
         self.read_first = self._compiled(self._read_first)
         self.admit = self._compiled(self._admit, donate_argnums=0)
         self.step = self._compiled(self._step, donate_argnums=1)
-        self.resize = self._compiled(self._resize, static_argnums=1)
+        self.resize = self._compiled(self._resize, static_argnums=2)
 
     def _compiled(self, function: Callable, **options: Any) -> Callable:
         def counted(*arguments):
@@ -102,8 +97,8 @@ class Programs:
         apply = partial(self.model.apply, {"params": params}, method="prefill")
         return apply(one, one, self.length + longer)[1]
 
-    def _resize(self, slots: Slots, length: int) -> Slots:
-        """The slots with room for so many tokens in the cache."""
+    def _resize(self, slots: Slots, order: Int[Array, "n"], length: int) -> Slots:
+        """The slots of these numbers, with room for so many tokens in the cache."""
 
         def fit(x, axis):
             if axis < 0:
@@ -112,17 +107,15 @@ class Programs:
             room[axis + 1] = 0, length - x.shape[axis + 1], 0
             return jax.lax.pad(x, jnp.zeros((), x.dtype), room)
 
+        slots = jax.tree.map(lambda x: x[order], slots)
         return slots._replace(cache=jax.tree.map(fit, slots.cache, self.axes))
 
     def _start(self, row: Row) -> Slots:
-        """All slots without a text."""
-        s, zeros = self.slots, jnp.zeros(self.slots, jnp.int32)
-        stack = lambda x: jnp.broadcast_to(x, (s, *x.shape)).copy()  # noqa: E731
-        said = jnp.full((s, self.most + STEPS), NOTHING, jnp.int32)
-        keys = jax.random.split(jax.random.key(0), s)
-        controls = jnp.zeros(s), zeros, jnp.ones(s)
-        more = zeros + 1, zeros, zeros, jnp.ones(s, bool), keys, controls
-        return Slots(jax.tree.map(stack, row), said, *more)
+        """One slot without a text."""
+        zero, said = jnp.zeros(1, jnp.int32), jnp.full((1, self.most + STEPS), NOTHING, jnp.int32)
+        controls, keys = (jnp.zeros(1), zero, jnp.ones(1)), jax.random.split(jax.random.key(0), 1)
+        more = zero + 1, zero, zero, jnp.ones(1, bool), keys, controls
+        return Slots(jax.tree.map(lambda x: x[None], row), said, *more)
 
     def _read(self, params, row: Row, tokens: Int[Array, "1 t"]) -> Row:
         """The row with more tokens of the prompt; nothing computes their logits."""
@@ -155,7 +148,7 @@ class Programs:
             return i + 1, slots, log_probs.at[:, i].set(chosen)
 
         going = lambda carry: (carry[0] < steps) & ~carry[1].done.all()  # noqa: E731
-        first = jnp.int32(0), slots, jnp.zeros((self.slots, STEPS))
+        first = jnp.int32(0), slots, jnp.zeros((len(dropped), STEPS))
         _, slots, log_probs = jax.lax.while_loop(going, body, first)
         cut = lambda said, at: jax.lax.dynamic_slice(said, (at,), (STEPS,))  # noqa: E731
         tokens = jax.vmap(cut)(slots.said, slots.read + before)
@@ -173,7 +166,7 @@ class Programs:
         tokens = one_end(tokens, self.config, self.eos_id)
         nowhere = slots.said.shape[1]
         column = jnp.where(done, nowhere, place)
-        said = slots.said.at[jnp.arange(self.slots), column].set(tokens, mode="drop")
+        said = slots.said.at[jnp.arange(len(done)), column].set(tokens, mode="drop")
         ended = done | (tokens == self.eos_id) | at_limit
         return slots._replace(said=said, made=slots.made + ~done, done=ended), chosen
 
