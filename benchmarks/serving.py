@@ -24,11 +24,13 @@ import numpy as np
 from benchmarks.common import machine, report
 from transformer_lab.opened import open_run
 
+PROMPT, NEW = 60, 96  # the most tokens
+
 
 def requests_of(count: int, vocabulary: int, context: int) -> list[tuple[list[int], int]]:
     """Prompts of 4 to 60 random ids, and limits of 8 to 96 tokens, or what the context allows."""
     rng = np.random.default_rng(0)
-    longest = min(60, context // 3), min(96, context // 2)
+    longest = min(PROMPT, context // 3), min(NEW, context // 2)
     return [
         (rng.integers(10, vocabulary, rng.integers(4, longest[0])).tolist(),
          int(rng.integers(8, longest[1])))
@@ -43,6 +45,7 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         command = ["serve", f"--workdir={workdir}", f"--port={self.port}", f"--slots={slots}"]
+        command.append(f"--context={PROMPT + NEW}")
         self.process = subprocess.Popen([sys.executable, "-m", "transformer_lab", *command])
         while self.process.poll() is None:
             try:
@@ -114,7 +117,7 @@ def main() -> None:
     parser.add_argument("--soak", type=float, default=0, help="minutes of load, with its memory")
     parser.add_argument("--append", help="a file that gets the results as table rows")
     args = parser.parse_args()
-    changes = {"decode.temperature": 0.0, "decode.max_new_tokens": 96}
+    changes = {"decode.temperature": 0.0, "decode.max_new_tokens": NEW}
     run = open_run(args.workdir, changes)
     model = run.task.model.config
     requests = requests_of(args.requests, model.vocab_size, model.max_length)
