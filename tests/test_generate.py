@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 import transformer_lab
 from tests.entry import command
 from tests.tasks.test_language_modeling import tiny_model
-from tests.tiny import run_alone
+from tests.tiny import leave_run, run_alone
 from transformer_lab.training import runs
 
 DOCUMENT = "né {} 👩‍🚀 où ü{}?"
@@ -78,6 +78,14 @@ def test_a_file_of_prompts_gives_each_its_text_and_log_probabilities(workdir, op
             assert (row["text"], row["ended"]) == (task.tokenizer.decode(one.ids), one.ended)
             assert row["tokens"] == [task.tokenizer.piece(i) for i in one.ids]
             np.testing.assert_allclose(row["log_probs"], one.log_probs, atol=1e-5)
+
+
+def test_a_draft_changes_no_text_and_must_read_the_same_tokens(workdir, opened, tmp_path):
+    plain = output(workdir, "--prompt=né")
+    assert output(workdir, "--prompt=né", f"--draft={workdir}") == plain
+    leave_run(tiny_model(), tmp_path / "words")
+    done = generate(workdir, "--prompt=né", f"--draft={tmp_path / 'words'}")
+    assert done.returncode == 2 and b"has another tokenizer" in done.stderr
 
 
 def test_the_opened_run_gives_the_texts_of_the_command_and_its_own_logits(workdir, opened):

@@ -23,6 +23,7 @@ FLOORS = {
     "viewing": 4,
     "training": 5,
     "sweeps": 6,
+    "serving": 6,
 }
 COMMANDS = "commands"  # the files of the package itself, the top floor
 SAME_FLOOR = {  # the only imports between rooms of one floor, and why

@@ -6,19 +6,23 @@ Text appears as it is made. `--num_samples=3 --config.decode.temperature=0.8 --s
 under `--config.decode` may be changed; `--prompts=FILE` continues every line, many at once, and
 `--log_probs` shows the log-probability of each token. `--score=FILE` (or `--score=-` for standard
 input) writes the log-probability and perplexity of each line instead of continuing it. `--chat`
-takes each prompt as a user's message and writes the answers. A run of text_to_text answers too:
-`--prompt="summarize: ..."`.
+takes each prompt as a user's message and writes the answers. `--draft=DIR` lets a smaller run draft
+tokens (speculative decoding), which changes no greedy text, nor the distribution of drawn ones. A
+run of text_to_text answers too: `--prompt="summarize: ..."`.
 """
 
 import json
 import math
 import sys
+from functools import cache
 
 from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.data.formats.lines import lines
+from transformer_lab.decoding.speculative import Speculator
 from transformer_lab.errors import LabError, check_file
+from transformer_lab.opened import open_run
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
@@ -37,6 +41,7 @@ def define() -> None:
         "chat", False, "The prompt is a user's message, in the model's chat template."
     )
     flags.DEFINE_string("system", "", "With --chat: what the assistant is told before.")
+    flags.DEFINE_string("draft", "", "A smaller run of the same tokens, which drafts: same texts.")
     flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
 
 
@@ -52,6 +57,8 @@ def main(_: list[str]) -> None:
         raise LabError("a text-to-text run takes --prompt or --prompts alone, prefix included")
     if args.num_samples > 1 and config.decode.beam_size > 1:
         raise LabError("--num_samples draws; a beam search gives --config.decode.n_best texts")
+    if args.draft and (answers or args.score):
+        raise LabError("--draft goes with a language model's --prompt or --prompts")
     if args.chat and args.score or args.system and not args.chat:
         raise LabError("--chat goes with --prompt or --prompts, and --system with --chat")
     if args.prompt and clean(args.prompt) != args.prompt:  # Python keeps such bytes as surrogates
@@ -119,9 +126,22 @@ def blank_of(task, prompt: str, ids: list[int]) -> str:
 
 def generator_of(trainer):
     """The task's generator; long prompts shorten the output unless a flag sets its length."""
-    generator = trainer.task.generator(trainer.place)
+    task, draft = trainer.task, flags.FLAGS.draft
+    generator = drafting(task, draft) if draft else task.generator(trainer.place)
     generator.shrinks = "config.decode.max_new_tokens" not in flags.FLAGS
     return generator
+
+
+@cache
+def drafting(task, workdir: str) -> Speculator:
+    """The generator for which the run in a directory drafts."""
+    run = open_run(workdir)
+    if run.config.task.kind != "language_modeling":
+        raise LabError(f"--draft={workdir} holds a run of {run.config.task.kind}: it cannot draft")
+    if run.task.tokenizer.to_files() != task.tokenizer.to_files():
+        raise LabError(f"--draft={workdir} has another tokenizer: train it with this run's")
+    draft = run.task.model, run.params
+    return Speculator(task.model, task.decode_settings(), draft, eos_id=task.tokenizer.eos_id)
 
 
 def batch(trainer, params, prompts: list[str]) -> None:

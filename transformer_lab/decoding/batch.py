@@ -203,9 +203,18 @@ def row_keys(
     texts: Sequence[Sequence[int]], numbers: Sequence[int], seed: int, rows: int
 ) -> Key[Array, "rows"]:
     """A random key for each text, from the text and its number alone, whatever its batch mates."""
-    marks = np.zeros((rows, 2), np.uint32)
+    marks = np.zeros((rows, 3), np.uint32)
     for row, (text, number) in enumerate(zip(texts, numbers, strict=True)):
-        marks[row] = zlib.crc32(np.asarray(text, "<i4").tobytes()), number
-    base = jax.random.key(seed)
-    fold = jax.vmap(lambda m: jax.random.fold_in(jax.random.fold_in(base, m[0]), m[1]))
-    return fold(jnp.asarray(marks))
+        marks[row] = marks_of(text, number, seed)
+    return jax.vmap(row_key)(*jnp.asarray(marks.T))
+
+
+def marks_of(text: Sequence[int], number: int, seed: int) -> tuple[np.uint32, ...]:
+    """What the random key of a text is made of: the seed, the ids' checksum, the number."""
+    crc = zlib.crc32(np.asarray(text, "<i4").tobytes())
+    return np.uint32(seed), np.uint32(crc), np.uint32(number)
+
+
+def row_key(seed: Array, crc: Array, number: Array) -> Key[Array, ""]:
+    """The random key of one text, from its `marks_of`."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), crc), number)
