@@ -1,14 +1,14 @@
 """Alignment: supervised fine-tuning, reward models, DPO, IPO, GRPO and PPO.
 
-    python -m transformer_lab train --config=configs/align.py:sft --workdir=runs/sums
+    python -m transformer_lab train --config=configs/align.py:sft --workdir=runs/brackets
     python -m transformer_lab train --config=configs/align.py:grpo --workdir=runs/grpo \
-        --init_from=runs/sums
+        --init_from=runs/brackets
     python -m transformer_lab train --config=configs/align.py:dpo --workdir=runs/dpo \
         --init_from=runs/lm
 
-`:sft` teaches a small model of characters sums such as "7+48="; `:grpo` and `:ppo` go on from it by
-the reward of right sums. `:dpo`, `:ipo` and `:reward` take pairs of right and wrong endings and
-adapt any language model by LoRA. Other data: --config.data.source=files with
+`:sft` teaches a small model of characters to close brackets; `:grpo` and `:ppo` go on from it by
+the reward of brackets that are closed. `:dpo`, `:ipo` and `:reward` take pairs of right and wrong
+endings and adapt any language model by LoRA. Other data: --config.data.source=files with
 --config.data.path=FILE.jsonl (docs/alignment.md, which has the measured figures).
 """
 
@@ -27,6 +27,7 @@ def get_config(arg: str = "sft"):
     config = default_config(model="decoder", task=TASKS[arg])
     config.optimizer.update(schedule="linear", warmup_steps=20, clip_norm=1.0)
     config.keep = 1
+    config.model.dropout = 0.0
     if arg in ("dpo", "ipo", "reward"):
         config.update(steps=150, eval_every=50, save_every=50, model_from_init=True)
         config.adapt.update(method="lora", rank=8, alpha=16.0)
@@ -39,10 +40,10 @@ def get_config(arg: str = "sft"):
             config.task.update(loss=arg, beta=0.1)
         return config
     config.tokenizer.kind = "char"
-    config.data.source = "sums"
-    config.decode.update(temperature=1.0, max_new_tokens=6)
+    config.data.source = "brackets"
+    config.decode.update(temperature=1.0, max_new_tokens=14)
     if arg == "sft":
-        config.update(steps=600, eval_every=300, save_every=300)
+        config.update(steps=150, eval_every=150, save_every=150)
         config.batch.update(rows=16, length=64)
         config.model.update(
             layers=2,
@@ -52,13 +53,12 @@ def get_config(arg: str = "sft"):
             feed_forward_width=512,
             positions="rope",
             norm="rms_norm",
-            dropout=0.0,
             max_length=64,
         )
         config.optimizer.learning_rate = 2e-3
         return config
-    config.update(steps=200, eval_every=25, save_every=100, model_from_init=True)
-    config.task.update(reward="exact", group=8 if arg == "grpo" else 1, passes=2)
-    config.batch.update(rows=128, length=16)
+    config.update(steps=100, eval_every=50, save_every=50, model_from_init=True)
+    config.task.update(reward="brackets", group=8 if arg == "grpo" else 1, passes=2)
+    config.batch.update(rows=128, length=28)
     config.optimizer.learning_rate = 3e-4
     return config

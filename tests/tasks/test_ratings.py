@@ -45,4 +45,4 @@ def test_runs_are_compared_by_a_scorer_and_by_a_person(tmp_path):
     done = command("judge", *runs, "--limit=4", stdin="0\nwhat\n0\n0\nq\n")
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["ties"] == 3 and found["a_rated_higher_by"] == 0
-    assert command("judge", *runs, "--scorer=chr").returncode == 1
+    assert command("judge", *runs, "--scorer=chr").returncode == 2

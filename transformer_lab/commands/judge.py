@@ -1,6 +1,6 @@
 """Compares two runs by their answers to the same prompts, judged by a scorer or by a person.
 
-    transformer_lab judge --a=runs/sums --b=runs/grpo --prompts=sums.jsonl --scorer=exact
+    transformer_lab judge --a=runs/sft --b=runs/grpo --prompts=prompts.jsonl --scorer=exact
     transformer_lab judge --a=runs/gpt --b=runs/sft --prompts=prompts.jsonl
 
 Each line of the file is {"prompt": TEXT, "answer": EXPECTED}; a scorer is a file of text/rewards.

@@ -67,6 +67,7 @@ class Answering(LanguageModeling):
     """A language model of prompts and answers; a prompt longer than a row is left out."""
 
     PREPARED, COUNTED = "", "examples"
+    left_out = 0  # training dialogues or pairs that are longer than a row
     load_data = dialogues.load_dialogues
 
     def dialogues(self, split: str) -> Iterator[Turns]:
@@ -135,15 +136,25 @@ class Answering(LanguageModeling):
     ) -> list[tuple[list[int], list[Generated], list[str]]]:
         """For each row the ids of its prompt, `samples` answers, and their texts."""
         prompts = [self.prompt_of(row) for row in rows]
-        found = self.generator(place)(params, prompts, samples, seed, stops=self.stops)
+        generator = self.generator(place)
+        generator.shrinks = True  # an answer may be as long as the context has room
+        found = generator(params, prompts, samples, seed, stops=self.stops)
         return [
             (ids, some, [self.text_of(one, ids) for one in some])
             for ids, some in zip(prompts, found, strict=True)
         ]
 
+    def asked(self, split: str) -> list[Instruction]:
+        """The first `task.score_examples` rows of a split, without those of too long a prompt."""
+        rows, most = (
+            self.examples(split)[: self.config.score_examples],
+            self.model_config.max_length,
+        )
+        return [row for row in rows if len(self.prompt_of(row)) < most]
+
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """For a trained model: the share of held-out prompts whose answer is the expected one."""
-        rows = self.examples(split)[: self.config.score_examples] if final else []
+        rows = self.asked(split) if final else []
         if not rows:
             return Scores()
         wrote = [texts[0] for _, _, texts in self.write(params, rows, place, 1, 0)]
@@ -168,7 +179,9 @@ class Answering(LanguageModeling):
         return -cross_entropy(scores, targets)
 
     def details(self) -> list[str]:
-        return [f"vocabulary: {self.tokenizer.vocab_size:,} pieces", self.describe_plan()]
+        plan = self.describe_plan()  # which encodes the training set
+        left = f"; longer than a row, left out: {self.left_out:,}" if self.left_out else ""
+        return [f"vocabulary: {self.tokenizer.vocab_size:,} pieces", plan + left]
 
 
 def messages_of(turns: Turns) -> list[dict[str, str]]:

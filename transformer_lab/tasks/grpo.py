@@ -44,7 +44,7 @@ class Grpo(Rollouts):
     ) -> dict[str, Pair]:
         """The loss of an answer, and what `told` says of the answers."""
         task, mask = self.config, batch["mask"]
-        now = self.measured(params, batch, dropout_key)["old"]
+        now = self.measured(params, batch)["old"]
         each = clipped_objective(now, batch["old"], batch["advantages"], task.clip)
         each = each + task.kl * kl_estimate(now, batch["reference"])
         length = jnp.maximum(mask.sum(axis=1, dtype=jnp.float32), 1)

@@ -41,6 +41,8 @@ class Pairs(Answering):
             fields |= {side: ids.take(own), f"{side}_kind": kinds.take(own)}
         longest = np.maximum(*(fields[side].lengths() for side in SIDES)) - 1
         kept = np.flatnonzero(longest <= self.sections["batch"].length)
+        if split == "train":
+            self.left_out = len(longest) - len(kept)
         margins = np.asarray([row.margin for row in self.examples(split)], np.float32)
         fields = {name: rows.take(kept) for name, rows in fields.items()}
         return fields, {"margin": margins[kept]}

@@ -50,9 +50,9 @@ class Ppo(Rollouts):
     def init(self, key) -> Params:
         return with_head(super().init(key), self.model_config.width)
 
-    def measured(self, params: Params, batch: Batch, dropout_key) -> Batch:
+    def measured(self, params: Params, batch: Batch) -> Batch:
         """Log-probabilities of the targets, and the values of the states before them."""
-        states = self.states(params, batch, dropout_key)
+        states = self.states(params, batch, None)
         found = self.log_probs(params, states, batch["targets"])
         return {"old": found, "values": head(params, states)}
 
@@ -70,7 +70,7 @@ class Ppo(Rollouts):
     ) -> dict[str, Pair]:
         """The loss of a token, and what `told` says of the answers."""
         task, mask = self.config, batch["mask"]
-        now = self.measured(params, batch, dropout_key)
+        now = self.measured(params, batch)
         each = clipped_objective(now["old"], batch["old"], batch["advantages"], task.clip)
         values = clipped_value_loss(
             now["values"], batch["values"], batch["returns"], task.value_clip

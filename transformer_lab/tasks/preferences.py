@@ -77,12 +77,11 @@ class Preferences(Pairs):
         nothing = np.zeros((len(columns["margin"]), 2), np.float32)
         return fields, columns | {"reference": self.reference.get(split, nothing)}
 
-    def answers(
-        self, params: Params, batch: Batch, dropout_key: Array | None = None
-    ) -> Float[Array, "rows two"]:
-        """The log-probabilities of both answers of each pair."""
+    def answers(self, params: Params, batch: Batch) -> Float[Array, "rows two"]:
+        """The log-probabilities of both answers of each pair, without dropout: beside those of the
+        reference its noise would look like a gain."""
         flat = self.flat(batch)
-        states = self.states(params, flat, dropout_key)
+        states = self.states(params, flat, None)
         found = self.log_probs(params, states, flat["targets"])
         return answer_log_probs(found, flat["mask"]).reshape(-1, 2)
 
@@ -92,7 +91,7 @@ class Preferences(Pairs):
         """The loss; how often the better answer has the higher reward, beta times the gain over the
         reference, and by how much; how often it is the likelier one; its nats a token."""
         task, mask = self.config, batch["mask"]
-        now, rows = self.answers(params, batch, dropout_key), mask.any(axis=(1, 2))
+        now, rows = self.answers(params, batch), mask.any(axis=(1, 2))
         gains = now - batch["reference"]
         gain = gains[:, 0] - gains[:, 1]
         smoothing = task.label_smoothing

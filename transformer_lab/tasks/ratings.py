@@ -28,7 +28,7 @@ def ratings(wins: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n"]:
 
 
 def interval(
-    results: Int[np.ndarray, "prompts"], draws: int = 2000, seed: int = 0, level: float = 0.95
+    results: Int[np.ndarray, "prompts"], draws: int = 1000, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float, float]:
     """How much higher the first of two players is rated, with the ends of its interval.
 

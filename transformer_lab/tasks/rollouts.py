@@ -1,6 +1,5 @@
 """What PPO and GRPO share: the model answers prompts and learns from its answers' rewards."""
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -198,11 +197,12 @@ class Rollouts(Answering):
 
     @cached_property
     def _measured(self) -> Callable[[Params, Batch], Batch]:
-        return jax.jit(functools.partial(self.measured, dropout_key=None))
+        return jax.jit(self.measured)
 
-    def measured(self, params: Params, batch: Batch, dropout_key: Any) -> Batch:
-        """The log-probabilities `old` [rows, length] of a batch's targets."""
-        states = self.states(params, batch, dropout_key)
+    def measured(self, params: Params, batch: Batch) -> Batch:
+        """The log-probabilities `old` [rows, length] of a batch's targets, without dropout, as they
+        were when the answers were drawn."""
+        states = self.states(params, batch, None)
         return {"old": self.log_probs(params, states, batch["targets"])}
 
     def worth(self, batch: HostBatch, found: Batch) -> Batch:
@@ -226,7 +226,7 @@ class Rollouts(Answering):
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """The mean reward of one answer to each of the first held-out prompts, drawn in the same
         way each time, and whether it is the expected one."""
-        rows = self.examples(split)[: self.config.score_examples]
+        rows = self.asked(split)
         if not rows:
             return Scores()
         wrote = self.write(params, rows, place, 1, 0)

@@ -36,6 +36,8 @@ class SupervisedFineTuning(Answering):
         length = self.sections["batch"].length
         ids, kinds = self.framed(self.dialogues(split))
         kept = np.flatnonzero(ids.lengths() - 1 <= length)
+        if split == "train":
+            self.left_out = len(ids) - len(kept)
         return tuple(packing.pack_closed(some.take(kept), length) for some in (ids, kinds))
 
     @cached_property
