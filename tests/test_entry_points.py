@@ -153,10 +153,11 @@ for name, more in ("train", {[SMOKE, *small]!r}), ("evaluate", []):
     assert json.loads(done.stdout)["num_examples"] == 100
 
 
-def test_only_commands_that_take_texts_take_words_that_are_no_flags():
+def test_only_commands_that_take_texts_or_files_take_words_that_are_no_flags():
     modules = {n: importlib.import_module(f"transformer_lab.commands.{n}") for n in COMMANDS}
     takers = {name for name, module in modules.items() if getattr(module, "WORDS", False)}
-    assert takers == {"merges", "neighbours", "predict", "transcribe", "translate", "zero_shot"}
+    texts = {"config", "merges", "neighbours", "predict", "translate"}
+    assert takers == texts | {"detect", "embed", "transcribe", "zero_shot"}  # these take files
 
 
 @pytest.mark.parametrize(
