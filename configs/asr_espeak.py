@@ -8,6 +8,11 @@ parameters as the Conformer. `:prompts` goes on with real recordings of a teleph
 
 python -m transformer_lab train --config=configs/asr_espeak.py:prompts --workdir=runs/prompts \
   --init_from=runs/asr
+
+2026-11-29, 2 cores (AMD EPYC) shared with other work: with --config.steps=1100, 0.47 s of one core
+a step, 15.2 % of the test sentences' characters are wrong (greedy), and 10.8 % with
+--config.ctc.method=beam --config.ctc.beam_size=16 --config.ctc.ngram_order=8
+--config.ctc.ngram_weight=0.6 --config.ctc.length_bonus=0.8. The 4,000 steps below were not run.
 """
 
 from ml_collections import ConfigDict
@@ -35,7 +40,7 @@ def get_config(arg: str = "conformer") -> ConfigDict:
     """`arg` is a net, or prompts: the Conformer on real recordings, for --init_from."""
     known("configs/asr_espeak.py:", arg, (*NETS, "prompts"))
     config = default_config(model="conformer", task="ctc")
-    config.update(steps=1100, eval_every=1100, save_every=200)
+    config.update(steps=4000, eval_every=1000, save_every=200)
     config.data.update(source="espeak", validation_share=0.02, test_share=0.03)
     config.tokenizer.update(kind="char", vocab_size=64)
     config.batch.update(tokens_per_batch=8192, max_length=600, buckets=3, rows_multiple=4)
