@@ -4,11 +4,13 @@ python -m transformer_lab sweep --experiment=experiments/long_range.py --workdir
 
 Ten models of two layers with the parameters of attention (width 32, about 25,000, within 5 %) on
 `configs/long_range.py`'s sources, with Muon. Each model has its own learning rate: of `RATES` the
-best on the validation split of seed 0. `EQUAL` = "time" gives each the time of attention in steps'
-stead. Columns are the accuracy at the targets, the accuracy at lengths beyond that of training, and
-the share of sequences that are right as a whole. All seeds and rates of a row are trained in one
-process, which compiles their step once; a measurement has no checkpoints. Scale cpu: induction
-heads, recall (MQAR) and selective copying at 32 tokens; scale paper: ListOps and pixels as well.
+best on the validation split of seed 0. Of the sources in `EQUAL` each model has the time that
+attention trains, a minute of a core, in steps' stead, and the rate that was best elsewhere. Columns
+are the accuracy at the targets, the accuracy at lengths beyond that of training, and the share of
+sequences that are right as a whole. All seeds and rates of a row are trained in one process, which
+compiles their step once; a measurement has no checkpoints. Scale cpu: induction heads, recall
+(MQAR) and selective copying at 32 tokens; scale paper: ListOps of at most 63 tokens and pixels of
+images shrunk to 14 x 14 as well, which have not been run (`--only='listops|pixels'`).
 
 Published: attention solves MQAR at width 64 whatever the length, models with gated convolutions
 need a width that grows with it (Arora 2023, figure 2, which has no numbers).
