@@ -20,6 +20,7 @@ uvicorn = pytest.importorskip("uvicorn")
 for name in ("starlette", "prometheus_client"):
     pytest.importorskip(name)
 
+from transformer_lab.serving import wire  # noqa: E402
 from transformer_lab.serving.api import BODY, Service  # noqa: E402
 from transformer_lab.serving.worker import Worker  # noqa: E402
 
@@ -155,6 +156,15 @@ def test_a_conversation_without_a_template_is_lines_of_role_and_text(run, client
     with client.stream("POST", CHAT, json={"messages": messages, "stream": True}) as response:
         parts = events(response)
     assert "".join(part["choices"][0]["delta"]["content"] for part in parts) == want
+
+
+def test_a_conversation_follows_the_template_of_the_runs_tokenizer(run, monkeypatch):
+    pytest.importorskip("jinja2")
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}>"
+    monkeypatch.setattr(run.task.tokenizer, "chat_template", template)
+    body = {"messages": [{"role": "developer", "content": "né"}, {"role": "user", "content": "a"}]}
+    ids = wire.chat_ids(run.task, wire.messages(body))
+    assert ids == run.task.tokenizer.encode("[system] né\n[user] a\n>")
 
 
 def test_the_official_client_reads_answers_streams_and_errors(run, service):
