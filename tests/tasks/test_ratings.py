@@ -1,15 +1,13 @@
 """Ratings of players: closed forms, and the command that compares two runs."""
 
 import json
+import random
 
 import numpy as np
 
 from tests.entry import command
-from tests.tasks.test_alignment import SUMS, aligned
-from tests.tiny import leave_run
+from transformer_lab import opened
 from transformer_lab.tasks.ratings import interval, ratings
-
-DEVICES = 1
 
 
 def test_two_players_differ_by_the_log_of_their_wins_and_more_fit_their_model():
@@ -32,17 +30,35 @@ def test_the_interval_is_that_of_a_share():
     assert interval(np.ones(5, np.int64))[0] == interval(np.ones(5, np.int64))[1]
 
 
-def test_runs_are_compared_by_a_scorer_and_by_a_person(tmp_path):
-    settings = {"decode.temperature": 1.0, "decode.max_new_tokens": 3}
-    for seed in range(2):
-        leave_run(aligned("sft", tmp_path, SUMS, seed=seed, **settings), tmp_path / str(seed))
-    runs = f"--a={tmp_path}/0", f"--b={tmp_path}/1", f"--prompts={tmp_path}/rows.jsonl"
-    done = command("judge", *runs, "--scorer=chrf")
-    assert done.returncode == 0, done.stderr
+class Answers:
+    """Stands for an opened run that gives the same answers whatever it is asked."""
+
+    def __init__(self, *texts):
+        self.texts = texts
+
+    def generate(self, prompts, seed):
+        return [[text] for text in self.texts[: len(prompts)]]
+
+
+def test_runs_are_compared_by_a_scorer_and_by_a_person(tmp_path, monkeypatch):
+    rows = [{"prompt": f"{n}=", "answer": str(n)} for n in range(4)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    said = {"a": Answers("0", "1", "x", "3"), "b": Answers("0", "x", "2", "x")}
+    monkeypatch.setattr(opened, "open_run", said.get)
+    judged = "judge", "--a=a", "--b=b", f"--prompts={file}"
+    done = command(*judged, "--scorer=exact")
+    found = json.loads(done.stdout)
+    assert (found["wins"], found["ties"]) == ({"a": 2, "b": 1}, 1)
+    assert found["a_rated_higher_by"] == round(np.log(3 / 2), 4)
+    assert found["interval"][0] < found["a_rated_higher_by"] < found["interval"][1]
+
+    # A person sees both in a random order, and says which of them is the number asked for.
+    draw = random.Random(0)
+    turned = [draw.random() < 0.5 for _ in range(4)]
+    better = ["2" if t else "1" for t in turned[1:2]] + ["1" if t else "2" for t in turned[2:3]]
+    done = command(*judged, stdin="\n".join(["0", "what", *better, "q"]))
     found = json.loads(done.stdout.splitlines()[-1])
-    assert sum(found["wins"].values()) + found["ties"] == len(SUMS)
-    assert found["interval"][0] <= found["a_rated_higher_by"] <= found["interval"][1]
-    done = command("judge", *runs, "--limit=4", stdin="0\nwhat\n0\n0\nq\n")
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["ties"] == 3 and found["a_rated_higher_by"] == 0
-    assert command("judge", *runs, "--scorer=chr").returncode == 2
+    assert (found["wins"], found["ties"]) == ({"a": 1, "b": 1}, 1)
+    assert len({*turned}) == 2 and found["a_rated_higher_by"] == 0
+    assert command(*judged, "--scorer=exat").returncode == 2
