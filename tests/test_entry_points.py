@@ -128,6 +128,7 @@ def test_a_directory_without_a_run_is_one_line(module, tmp_path):
     assert done.returncode == 2 and "holds no run" in last and "Traceback" not in last
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_run_without_the_optional_packages(tmp_path):
     """tensorboardX, tensorflow_datasets, tokenizers, pysword and safetensors are hidden."""
     hidden = tmp_path / "hidden"

@@ -50,7 +50,7 @@ def whole(kind):
     return model, params, np.asarray(logits)
 
 
-@pytest.mark.each_run("gated", "mamba2", "rwkv")
+@pytest.mark.each_run("mamba2", "rwkv")
 @pytest.mark.parametrize("kind", ALL)
 def test_prompts_of_unequal_length_and_any_cut_give_the_logits_of_the_whole(kind):
     model, params, want = whole(kind)
@@ -75,7 +75,7 @@ def test_prompts_of_unequal_length_and_any_cut_give_the_logits_of_the_whole(kind
             at = at + size
 
 
-@pytest.mark.each_run("s4d", "mamba", "hybrid")
+@pytest.mark.each_run("mamba", "hybrid")
 @pytest.mark.parametrize("kind", ALL)
 def test_documents_of_a_packed_row_and_scanned_layers_change_nothing(kind):
     model, params, want = whole(kind)

@@ -107,6 +107,7 @@ def parts(config, rows=3, frames=21):
     return model, variables, features, mask, target if config.decodes else None
 
 
+@pytest.mark.each_run("conformer", "scanned")
 @pytest.mark.parametrize("name", NETS)
 def test_batch_mates_and_padding_change_nothing(name):
     """Alone, and with other numbers in longer padding, a recording has the same logits; one whose

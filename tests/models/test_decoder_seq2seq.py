@@ -47,7 +47,7 @@ def test_a_target_token_moves_no_logit_before_it_and_the_source_all(mask):
     assert (np.abs(np.subtract(*keys)).max() > 1e-6) == (mask == "prefix")
 
 
-@pytest.mark.each_run("learned-prefix", "t5-causal")
+@pytest.mark.each_run("t5-causal")
 @pytest.mark.parametrize("mask", ["prefix", "causal"])
 @pytest.mark.parametrize("positions", ["learned", "rope", "t5"])
 def test_cached_steps_equal_the_whole_pass_and_padding_is_never_read(mask, positions):

@@ -79,7 +79,7 @@ def test_without_its_causal_mask_a_logit_depends_on_what_comes():
     assert (np.abs(np.subtract(*logits)).max(axis=-1) > 1e-6).all()
 
 
-@pytest.mark.each_run("learned", "t5")
+@pytest.mark.each_run("t5")
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_cached_decoding_equals_the_full_forward_in_any_chunks(positions):
     model, params, run = make(positions=positions, kv_heads=2, decoder_kv_heads=1)

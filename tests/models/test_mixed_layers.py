@@ -73,7 +73,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.each_run("state spaces", "sorted")
+@pytest.mark.each_run("state spaces")
 @pytest.mark.parametrize("case", CASES)
 def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(case):
     kinds, experts, sizes, parts = CASES[case]

@@ -52,7 +52,7 @@ def whole(attention, fed=False):
     return logits, weights, run(SOURCE[1:, :4], MASK[1:, :4], TARGET[1:])
 
 
-@pytest.mark.each_run("none-False", "additive-True")
+@pytest.mark.each_run("additive-True")
 @every_case
 def test_38_a_sentence_alone_and_padded_gives_equal_states_attention_and_logits(attention, fed):
     (logits, wild, *_), weights, (alone, own) = whole(attention, fed)
@@ -74,7 +74,7 @@ def test_38_what_the_decoder_starts_from_is_the_same_alone_and_padded():
     check(padded["values"][:, :4], plain["values"])
 
 
-@pytest.mark.each_run("general-True", "scaled_dot-False")
+@pytest.mark.each_run("general-True")
 @every_case
 def test_cached_decoding_in_chunks_equals_the_full_forward(attention, fed):
     model, variables, _ = make(attention, fed)
@@ -128,6 +128,7 @@ def test_38_a_translation_is_the_same_alone_and_among_others(attention, fed, bea
         assert run(*args)[0][0].argmax(axis=-1).tolist()[: len(made)] == made
 
 
+@pytest.mark.slow
 def test_dropout_needs_its_key_and_every_parameter_has_a_gradient():
     for attention, fed in (("none", False), ("additive", True)):
         changes = {"attention": attention, "input_feeding": fed, "dropout": 0.3, "layers": 2}

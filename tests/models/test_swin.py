@@ -63,6 +63,7 @@ def test_losses_and_gradients_on_a_mesh_are_those_of_one_device(params):
     assert_same_on_a_mesh(build(TINY), TINY, params, IMAGES)
 
 
+@pytest.mark.slow
 def test_images_are_alone_and_evaluation_has_no_chance(params):
     model = build(TINY)
     call = jax.jit(lambda params, x, key=None: model.apply({"params": params}, x, key)["logits"])

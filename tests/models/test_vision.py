@@ -89,7 +89,7 @@ def test_attention_pooling_without_queries_is_the_mean_of_the_values():
     ("changes", "words"),
     [
         ({"image_size": (8, 7)}, "8x7.*4x2"),
-        ({"pooling": "class_token"}, 'did you mean "class"'),
+        ({"pooling": "class_token"}, 'did you mean "class_mean"'),
         ({"positions": "sincos"}, 'did you mean "sincos2d"'),
         ({"positions": "sincos2d", "width": 6}, "width = 6"),
         ({"distillation": "token", "pooling": "mean"}, "pooling"),

@@ -10,6 +10,7 @@ from transformer_lab.ops.chunked import chunked_attend, seen_blocks
 from transformer_lab.ops.visibility import Visible
 
 
+@pytest.mark.each_run("causal", "causal packed window", "real keys", "prefix")
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_equal_all_keys_at_once_in_values_and_gradients(case):
     visible = Visible(**CASES[case])

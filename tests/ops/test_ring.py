@@ -25,6 +25,7 @@ CASES = {
 }
 
 
+@pytest.mark.each_run("causal packed", "window", "real keys")
 @pytest.mark.parametrize("case", CASES)
 def test_the_ring_equals_one_device_in_values_and_gradients(case):
     visible = Visible(**CASES[case])

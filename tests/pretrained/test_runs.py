@@ -166,7 +166,7 @@ BESIDE = {
 }
 
 
-@pytest.mark.each_run("llama", "vit_classes")
+@pytest.mark.each_run("llama")
 @pytest.mark.parametrize("name", BESIDE)
 def test_the_run_holds_the_model_and_its_export_gives_back_the_directory(name, opened, tmp_path):
     source, workdir, model, trainer, params = opened(name)
@@ -322,6 +322,7 @@ def test_towers_become_a_run_with_their_own_tokenizer_and_pixels(opened):
     np.testing.assert_allclose(found, want["image_embeds"][0], atol=1e-5)
 
 
+@pytest.mark.each_run("t5-texts0")
 @pytest.mark.parametrize(("name", "texts"), [("t5", LINES), ("marian_relu", ENGLISH)])
 def test_a_run_translates_as_the_imported_model_does_without_data(name, texts, opened):
     _, _, model, trainer, params = opened(name)

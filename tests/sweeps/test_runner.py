@@ -170,6 +170,7 @@ def test_a_finished_run_is_skipped_and_a_changed_one_refused(whole, tmp_path):
     assert "optimizer.learning_rate = 0.005, the experiment now has 0.004" in text
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_at_random_ends_with_the_same_table(whole, tmp_path):
     file, workdir, _ = whole
     assert kill_somewhere(file, tmp_path / "killed", random.Random(0), orphan=False)
@@ -227,6 +228,7 @@ def test_a_sweep_that_is_told_to_stop_lets_its_run_save_and_says_so_by_its_code(
     assert state_of(log.parent) == "stopped"
 
 
+@pytest.mark.slow
 def test_submitit_runs_each_element(tmp_path):
     pytest.importorskip("submitit")
     file = experiment(tmp_path, 1, steps=5, works=5e-3)

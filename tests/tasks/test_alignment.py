@@ -100,6 +100,7 @@ CASES = {
 }
 
 
+@pytest.mark.each_run("reward")
 @pytest.mark.parametrize("name", CASES)
 def test_devices_and_micro_batches_change_no_number(name, tmp_path):
     rows, settings = CASES[name]

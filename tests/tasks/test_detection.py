@@ -80,6 +80,7 @@ def drawn(rows, seed=0):
     return {"image": image, "size": size, "boxes": boxes, "label": label, "mask": mask}
 
 
+@pytest.mark.slow
 def test_steps_on_eight_devices_and_in_micro_batches_are_those_of_one(config):
     found = []
     for devices, changes in (
@@ -205,6 +206,7 @@ def test_average_precision_of_known_cases():
     assert set(average_precision(truth, [guess([], [], [])] * 2, 2).values()) == {0.0}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_reference_is_a_run_that_detects(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
@@ -255,6 +257,7 @@ def test_more_objects_than_queries_are_refused(config):
         make_trainer(own, 1)
 
 
+@pytest.mark.slow
 def test_attention_of_what_was_found_lies_over_the_image(config, tmp_path):
     leave_run(config, tmp_path / "run")
     Image.new("RGB", (8, 4), "red").save(tmp_path / "a.png")

@@ -195,9 +195,7 @@ def test_a_mesh_that_does_not_divide_the_rows_and_another_kind_of_model_are_refu
             type(case.task)(kind, None, resolved.sections)
 
 
-@pytest.mark.each_run(
-    "tagging", "image_classification", "contrastive", "translation", "language_modeling"
-)
+@pytest.mark.each_run("image_classification", "translation", "language_modeling")
 def test_parameters_are_those_that_the_sums_take(case):
     task = case.task
 

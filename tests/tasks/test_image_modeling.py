@@ -71,13 +71,13 @@ def test_a_completion_keeps_what_is_given_and_is_of_grey_levels(params, prompt, 
     likely = jnp.zeros((32, 16)).at[jnp.array([1, 3, 31])].set(5.0)  # no ids of a level
     wide["embedding"]["embedding"] += likely
     images = trainer.task.images["test"][:3]
-    made = trainer.task.complete(wide, images, trainer.place)
+    made = trainer.task.completions(wide, images, trainer.place)
     assert made.shape == (3, 2, 4, 4) and made.max() < 16
     flat = made.reshape(3, 2, 16)
     for n in range(2):
         np.testing.assert_array_equal(flat[:, n, :given], images.reshape(3, 16)[:, :given])
     assert (flat[:, 0, given:] != flat[:, 1, given:]).any()
-    again = trainer.task.complete(wide, images, trainer.place)
+    again = trainer.task.completions(wide, images, trainer.place)
     np.testing.assert_array_equal(again, made)
 
 

@@ -81,7 +81,7 @@ def test_the_finished_model_is_scored_at_other_lengths_and_beside_the_commonest_
     assert task.score(params, "test", trainer.place, False).values == {}
 
 
-@pytest.mark.each_run("decoder-kinds1", "recurrent-kinds2")
+@pytest.mark.each_run("decoder-kinds1")
 @pytest.mark.parametrize(
     ("model", "kinds"),
     [("decoder", ("rwkv/shifted",)), ("decoder", ("mamba2/none", "linear")), ("recurrent", ())],

@@ -75,7 +75,7 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.each_run("prefixes", "augmented images")
+@pytest.mark.each_run("prefixes")
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_stopped_and_resumed_run_is_the_same_run(kind, tmp_path):
     """Dropout, prefixes, changes to images and the order of rows are all functions of the step."""

@@ -122,6 +122,7 @@ def test_silence_behind_a_recording_and_rows_beside_it_change_nothing(learned):
     np.testing.assert_allclose(run(others)[1], whole[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_writes_every_format_and_goes_on_behind_a_bad_file(folder, learned, tmp_path):
     trainer, params, _ = learned
     write_new(config(folder), trainer.task, trainer.mesh, params, tmp_path / "run")

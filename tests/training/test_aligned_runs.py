@@ -62,6 +62,7 @@ def test_dpo_stores_its_reference_and_resumes_bit_for_bit_with_lora(folder):
     np.testing.assert_allclose(-found["chosen_nats"][0], stored["test"][0, 0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_ppo_stores_its_start_and_the_answers_between_passes_and_resumes_bit_for_bit(
     folder, monkeypatch
 ):

@@ -35,6 +35,7 @@ def states(averaged):
     return jax.device_get([trainer.init(), *found])
 
 
+@pytest.mark.slow
 def test_the_average_follows_its_rule_through_a_stop(states):
     average = states[0].average
     for step, state in enumerate(states[1:], 1):
@@ -45,6 +46,7 @@ def test_the_average_follows_its_rule_through_a_stop(states):
     )
 
 
+@pytest.mark.slow
 def test_the_average_is_what_is_evaluated_opened_and_started_from(averaged, states):
     trainer, params = runs.open_run(config(), averaged)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), states[-1].average)

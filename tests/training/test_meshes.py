@@ -66,7 +66,7 @@ def alone():
     return losses()
 
 
-@pytest.mark.each_run("{'data': 2, 'fsdp': 2, 'tensor': 2}", "{'data': 2, 'sequence': 4}")
+@pytest.mark.each_run("{'data': 2, 'fsdp': 2, 'tensor': 2}")
 @pytest.mark.parametrize(
     "sizes",
     [

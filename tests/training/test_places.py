@@ -61,6 +61,7 @@ def stop_at(step, monkeypatch):
     monkeypatch.setattr(MetricWriter, "write", stops)
 
 
+@pytest.mark.slow
 def test_a_run_in_a_bucket_stops_resumes_and_is_used_with_a_directorys_digits(
     local, objects, monkeypatch, capsys
 ):

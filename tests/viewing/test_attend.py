@@ -39,6 +39,7 @@ def test_the_page_the_picture_and_the_table_are_of_the_runs_weights(workdir, tmp
     assert done.stdout.decode().count("encoder self-attention") == 2  # its heads
 
 
+@pytest.mark.slow
 def test_an_image_is_shown_with_the_attention_that_its_vit_computes(tmp_path):
     """The file's weights are softmax(q k / sqrt(h)) of its own patches, from the parameters."""
     run, image, page, png = (tmp_path / n for n in ("run", "a.png", "a.html", "b.png"))

@@ -110,7 +110,7 @@ class ImageModeling(LanguageModeling):
         """The number of first pixels from which a completion starts."""
         return self.config.sample_prompt or images.shape[1] // 2 * images.shape[2]
 
-    def complete(
+    def completions(
         self, params: Params, images: UInt8[np.ndarray, "n h w"], place: Place, seed: int = 0
     ) -> UInt8[np.ndarray, "n c h w"]:
         """For each image `task.completions` samples that continue its given first pixels."""
@@ -144,7 +144,7 @@ class ImageModeling(LanguageModeling):
             return Scores(values)
         half = some.astype(float)
         half.reshape(len(some), -1)[:, self.given(some) :] = np.nan
-        made = self.complete(params, some, place)
+        made = self.completions(params, some, place)
         rows = np.concatenate([half[:, None], made, some[:, None]], axis=1)
         return Scores(values, files={"completions.png": pixels.sheet(rows, levels)})
 

@@ -181,7 +181,8 @@ def from_stored(values: dict[str, Any]) -> "ml_collections.ConfigDict":
     if [type(kind) for kind in kinds] != [str, str]:
         return ConfigDict(values)
     config = default_config(*kinds)
-    with config.unlocked(), config.ignore_type():
+    config.unlock()
+    with config.ignore_type():
         config.update(values)
     return config
 
