@@ -124,6 +124,7 @@ def test_the_stamps_are_as_many_as_documented():
     assert counts[splits.labels.index("animals")] == 146 == max(counts.values())
 
 
+@pytest.mark.slow
 def test_the_real_emoji_have_their_counts():
     data = real(EmojiConfig(), "emoji-datasource-google", "emoji-datasource-twitter")
     assert (len(data.train), len(data.test)) == (1529, 382)

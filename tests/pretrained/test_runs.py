@@ -257,6 +257,7 @@ def test_a_run_predicts_with_the_labels_of_the_directory(opened):
     assert found["label"] == ["bad", "fair", "good"][chances.argmax()]
 
 
+@pytest.mark.slow
 def test_a_word_has_one_static_vector_and_another_in_each_line(opened):
     _, _, model, trainer, params = opened("distilbert")
     lines, word = ["w3 w4 w5 w9", "w7 w8 w4 w5"], "w4 w5"
@@ -272,6 +273,7 @@ def test_a_word_has_one_static_vector_and_another_in_each_line(opened):
         trainer.task.embed_word(params, ["w5 w4"], word, trainer.place)
 
 
+@pytest.mark.slow
 def test_a_run_names_images_with_the_labels_of_the_directory(opened, tmp_path):
     _, _, model, trainer, params = opened("vit_classes")
     image = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)

@@ -58,7 +58,7 @@ def params(trainer):
     return start(trainer).params
 
 
-@pytest.mark.each_run("sigmoid-ways1")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "ways"),
     [("softmax", [(4, 1, "softmax"), (1, 8, "chunked_softmax"), (2, 4, "chunked_softmax")]),
@@ -225,6 +225,7 @@ def test_padding_rows_and_their_number_change_no_metric(folder, trainer, params)
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_zero_shot_and_retrieve_read_a_run(folder, trained, tmp_path, monkeypatch, capsys):
     config = runs.ConfigDict(runs.stored_config(trained))
     images = sorted((folder / "emoji-datasource-twitter" / "img" / "twitter" / "64").iterdir())

@@ -124,6 +124,7 @@ def test_a_text_without_enough_states_is_left_out_and_said(folder, tmp_path):
     assert any("left out: 1 recordings" in line for line in task.report())
 
 
+@pytest.mark.slow
 def test_the_command_writes_files_and_goes_on_behind_a_bad_one(folder, learned, tmp_path):
     trainer, params, _ = learned
     parts = trainer.task, trainer.mesh, params, tmp_path / "run"

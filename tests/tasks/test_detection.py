@@ -119,6 +119,7 @@ def test_what_pads_an_image_and_its_mates_change_no_detection(config):
         np.testing.assert_allclose(pair, jax.jit(sums)(fewer)[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_boxes_losses_are_told_with_their_own_weight(config):
     task = make_trainer(config, 1).task
     params, batch = task.init(jax.random.key(0)), jax.tree.map(jnp.asarray, drawn(8))

@@ -88,6 +88,7 @@ def test_all_zero_logits_need_the_bits_of_the_vocabulary(trainer, params):
     assert "bits_per_byte" not in values
 
 
+@pytest.mark.slow
 def test_a_finished_run_leaves_its_completions_beside_the_blind_guess(tmp_path):
     run_alone(config_of(mesh__data=-1), tmp_path)
     image = Image.open(io.BytesIO((tmp_path / "completions.png").read_bytes()))

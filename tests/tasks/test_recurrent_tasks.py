@@ -65,6 +65,7 @@ def seq2seq_config(**changes):
     return config
 
 
+@pytest.mark.slow
 def test_a_language_model_learns(tmp_path):
     text = "\n\n".join("the cat sat on the mat . " * n for n in range(3, 33))
     (tmp_path / "t.txt").write_text(text, encoding="utf-8")

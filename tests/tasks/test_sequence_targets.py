@@ -56,6 +56,7 @@ def by_hand(task, params, rows):
     return *np.mean(each, axis=0), np.mean(whole)
 
 
+@pytest.mark.slow
 def test_evaluation_is_that_of_the_logits_at_the_targets_alone(trainer, params):
     loss, accuracy, exact = by_hand(trainer.task, params, trainer.task.data.test)
     found = trainer.evaluate(params, "test")

@@ -81,6 +81,7 @@ def test_hidden_spans_restore_the_text_and_are_drawn_anew_each_epoch(trainer):
     assert len(other) > len(both) / 2 > 1
 
 
+@pytest.mark.slow
 def test_each_tasks_loss_and_scores_are_reported(trainer):
     task, params = trainer.task, start(trainer).params
     pairs = trainer.eval_step(params, trainer.place(next(task.eval_batches("validation"))))

@@ -63,6 +63,7 @@ def learned(folder):
     return trainer, params, losses
 
 
+@pytest.mark.slow
 def test_two_tones_are_told_apart_and_their_words_are_scored(learned):
     trainer, params, losses = learned
     assert losses[-1] < 0.1 * losses[0]
@@ -96,6 +97,7 @@ def test_translations_have_a_bleu_and_languages_are_counted(learned, monkeypatch
     assert found.values["language_accuracy"] == 2 / 4
 
 
+@pytest.mark.slow
 def test_losses_on_a_mesh_are_those_of_one_device(folder, learned):
     trainer, params, _ = learned
     batch = next(iter(trainer.task.eval_batches("test")))

@@ -142,7 +142,7 @@ def test_adapting_nothing_adapting_an_adapted_run_and_other_sizes_are_refused(ba
         runs.run(config_of(6, **LORA | {"adapt.rank": 3}), lora)
 
 
-@pytest.mark.each_run("nf4")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["adapters", "nf4"])
 def test_a_merged_run_is_the_adapted_one_and_starts_others(method, base, tmp_path):
     changes = {"adapters": {"adapt.method": "adapters", "model.adapter_width": 2}}

@@ -57,6 +57,7 @@ def test_the_best_checkpoint_outlives_newer_ones_and_stands_for_the_run(scripted
     assert '"validation/loss": 2.0' in (tmp_path / RESULTS).read_text()
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_its_score_has_not_improved_for_so_long(scripted, tmp_path, capfd):
     runs.run(config(patience=2), tmp_path)
     assert stored(tmp_path) == ["step_00000002", "step_00000004"] and len(scripted) == 4

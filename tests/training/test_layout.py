@@ -87,7 +87,7 @@ def grown(kind, small, large, rows, **changes):
 MESHES = [((1, 4, 1), (1, 8, 1)), ((1, 2, 2), (2, 2, 2)), ((1, 1, 4), (1, 2, 4))]
 
 
-@pytest.mark.each_run("small0-large0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("small", "large"), MESHES)
 def test_nothing_grows_with_the_rows_of_all_devices(small, large):
     assert not grown("decoder", small, large, 16, scan_layers=True, remat="nothing")

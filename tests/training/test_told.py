@@ -168,6 +168,7 @@ def test_weights_of_micro_batches_cost_no_pass_more():
     assert flops[True] == flops[False] > 0
 
 
+@pytest.mark.slow
 def test_evaluation_tells_nothing_and_a_name_of_the_tasks_own_is_refused():
     config, mesh = Config(), make_mesh(MeshConfig(data=1), 1)
     batch = jax.tree.map(jnp.asarray, BATCH)
