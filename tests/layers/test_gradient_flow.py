@@ -3,7 +3,6 @@
 from transformer_lab.layers.gradient_flow import curves
 
 
-@pytest.mark.slow
 def test_gradients_vanish_or_explode_by_the_gain_and_attention_reaches_every_time():
     found = curves(length=40, width=16)
     back = {name: norms[-1 - 30] for name, norms in found.items()}

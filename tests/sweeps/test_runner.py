@@ -97,6 +97,7 @@ def whole(tmp_path_factory):
     return file, directory / "sweep", finish(file, directory / "sweep", code=1)
 
 
+@pytest.mark.slow
 def test_a_failed_run_shows_as_failed_and_the_others_go_on(whole):
     _, workdir, text = whole
     assert "1 of 2 runs failed: fails,seed=0" in text

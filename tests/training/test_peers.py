@@ -137,6 +137,7 @@ def wait(index, where):
     time.sleep(100)
 
 
+@pytest.mark.slow
 def test_processes_tell_each_other_what_differs_who_failed_and_who_was_lost(tmp_path):
     first, second, logs = address(), address(), [tmp_path / f"{i}.log" for i in range(5)]
     shared = tmp_path / "shared"
