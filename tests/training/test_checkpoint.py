@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from transformer_lab.training.config import MeshConfig, OptimizerConfig
 from transformer_lab.training.mesh import make_mesh, shardings
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.places import write_atomically
+from transformer_lab.training.startup import drop_late_writers
 from transformer_lab.training.state import init_state
 
 CONFIG = OptimizerConfig()
@@ -261,3 +263,13 @@ def test_a_file_where_the_checkpoints_belong_ends_the_run_with_its_line(tmp_path
     for thread in left:  # told to end, they do
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in left)
+
+
+def test_of_errors_that_nobody_can_catch_only_that_of_a_late_writer_is_left_out(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(str(found.exc_value)))
+    for _ in range(2):
+        drop_late_writers()
+    for error in (RuntimeError("Event loop is closed"), RuntimeError("other"), ValueError("x")):
+        sys.unraisablehook(SimpleNamespace(exc_type=type(error), exc_value=error))
+    assert told == ["other", "x"]

@@ -36,6 +36,7 @@ from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
 from transformer_lab.training.places import write_atomically
+from transformer_lab.training.startup import drop_late_writers
 
 # Orbax raises what it also logs with a traceback for each of its threads: the line is enough.
 logging.getLogger("absl").addFilter(
@@ -65,6 +66,7 @@ class Checkpoints:
         self.root = places.place(workdir).absolute() / "checkpoints"
         self.keep, self.kept_score = keep, best
         self.log = log
+        drop_late_writers()
         self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None

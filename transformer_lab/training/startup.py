@@ -4,6 +4,7 @@ import ctypes
 import glob
 import os
 import sys
+from functools import partial
 
 # From "GPU performance tips" of docs.jax.dev and NVIDIA's "Tips for High-Performance LLMs".
 GPU = (
@@ -72,3 +73,15 @@ def set_flags(environment: dict[str, str] = os.environ, device: str | None = Non
             new = [f"--{flag}=true" for flag in flags if f"--{flag}=" not in told]
             environment[variable] = " ".join([told, *new]).strip()
     return device
+
+
+def drop_late_writers() -> None:
+    """Leaves out a traceback for each array that is still being written when another's writer has
+    failed: Orbax has ended the event loop by then, and the failure itself is one line already."""
+    if getattr(sys.unraisablehook, "func", None) is not _unless_late:
+        sys.unraisablehook = partial(_unless_late, sys.unraisablehook)
+
+
+def _unless_late(otherwise, found) -> None:
+    if found.exc_type is not RuntimeError or str(found.exc_value) != "Event loop is closed":
+        otherwise(found)
