@@ -107,7 +107,7 @@ def _published(name: str) -> Iterator[Item]:
 
 
 def _unique(contexts: Iterable[str]) -> tuple[str, ...]:
-    """One context if all are equal."""
+    """The contexts of a question's choices: one text for all of them if they are the same."""
     contexts = tuple(contexts)
     return contexts[:1] if len({*contexts}) == 1 else contexts
 

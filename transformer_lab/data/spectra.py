@@ -39,7 +39,7 @@ class Spectra:
         return self.values[self.starts[i] : self.starts[i] + self.sizes[i]].astype(np.float32)
 
     def lengths(self) -> Int64[np.ndarray, "n"]:
-        """The number of frames of each."""
+        """The number of frames of 10 ms of each recording."""
         return self.sizes
 
     def take(self, ids: Int[np.ndarray, "chosen"]) -> "Spectra":
@@ -71,7 +71,8 @@ def spectra(paths: Sequence[str], bands: int, rate: int, compute: Compute) -> Sp
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """What changes when a file does."""
+    """A file's bytes and the time of its last change in nanoseconds: if they are others, the stored
+    spectrogram is made again."""
     try:
         found = os.stat(path)
     except OSError:

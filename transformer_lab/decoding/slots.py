@@ -111,7 +111,7 @@ class Programs:
         return slots._replace(cache=jax.tree.map(fit, slots.cache, self.axes))
 
     def _start(self, row: Row) -> Slots:
-        """One slot without a text."""
+        """The cache and the settings of one slot that no text uses yet."""
         zero, said = jnp.zeros(1, jnp.int32), jnp.full((1, self.most + STEPS), NOTHING, jnp.int32)
         controls, keys = (jnp.zeros(1), zero, jnp.ones(1)), jax.random.split(jax.random.key(0), 1)
         more = zero + 1, zero, zero, jnp.ones(1, bool), keys, controls

@@ -3,21 +3,21 @@
 The plain convolutional detector beside DETR, after Redmon 2016 (section 2, one box a cell).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer_lab.errors import LabError, at_least
+from transformer_lab.errors import at_least
 from transformer_lab.models.base import Model
-from transformer_lab.models.cnn import CNN, CNNConfig
+from transformer_lab.models.cnn import CNN, CNNConfig, ReadsMaps
 from transformer_lab.models.cnn import RULES as CNN_RULES
 from transformer_lab.models.vision import example_inputs as example_inputs
 
 
 @dataclass(frozen=True)
-class CellsConfig:
+class CellsConfig(ReadsMaps):
     """Settings of the net, and of the two convolutions that read its last map."""
 
     backbone: CNNConfig = CNNConfig(head="none")
@@ -26,18 +26,7 @@ class CellsConfig:
 
     def __post_init__(self):
         at_least(self, "model", 1, "width", "labels")
-        if self.backbone.net != "resnet" or self.backbone.head != "none":
-            raise LabError('model.backbone needs net = "resnet" and head = "none"')
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.backbone.image_size
-
-    @property
-    def channels(self) -> int:
-        """The numbers of a pixel, such as 3 for RGB."""
-        return self.backbone.channels
+        self.check_backbone()
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -48,10 +37,6 @@ class CellsConfig:
     def queries(self) -> int:
         """The number of cells."""
         return self.grid[0] * self.grid[1]
-
-    def of_size(self, size: tuple[int, int], labels: int) -> "CellsConfig":
-        """The same settings for images of this height and width, and so many classes."""
-        return replace(self, labels=labels, backbone=replace(self.backbone, image_size=size))
 
 
 class Cells(Model):

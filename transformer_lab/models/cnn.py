@@ -1,6 +1,6 @@
 """Convolutional nets: LeNet (LeCun 1998), residual nets (He 2016) and CLIP's (Radford 2021)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -97,6 +97,31 @@ class CNNConfig:
         head_dim = self.last_width // self.pool_heads
         return StackConfig(width=self.pool_width, heads=self.pool_heads, head_dim=head_dim,
                            dtype=self.dtype)  # fmt: skip
+
+
+class ReadsMaps:
+    """What the settings of models share that read the last map of a residual net, `backbone`."""
+
+    backbone: CNNConfig
+
+    def check_backbone(self) -> None:
+        """Raises: LabError if the net has no map, or a head of its own."""
+        if self.backbone.net != "resnet" or self.backbone.head != "none":
+            raise LabError('model.backbone needs net = "resnet" and head = "none"')
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images that a run is made for."""
+        return self.backbone.image_size
+
+    @property
+    def channels(self) -> int:
+        """The numbers of a pixel, such as 3 for RGB."""
+        return self.backbone.channels
+
+    def of_size(self, size: tuple[int, int], labels: int) -> "ReadsMaps":
+        """The same settings for images of this height and width, and so many classes."""
+        return replace(self, labels=labels, backbone=replace(self.backbone, image_size=size))
 
 
 class ConvNorm(nn.Module):

@@ -14,7 +14,7 @@ from transformer_lab.layers.basic import FeedForward, dense, norm
 from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.models import cnn
 from transformer_lab.models.base import Model
-from transformer_lab.models.cnn import CNN, CNNConfig
+from transformer_lab.models.cnn import CNN, CNNConfig, ReadsMaps
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.positions import sinusoids
 from transformer_lab.ops.visibility import ALL, Visible
@@ -24,7 +24,7 @@ LONGEST = 50  # the most rows and columns of a feature map that have learned vec
 
 
 @dataclass(frozen=True)
-class DETRConfig(StackConfig):
+class DETRConfig(ReadsMaps, StackConfig):
     """Settings of the encoder, the decoder and the net; the defaults are those of DETR-R50."""
 
     width: int = 256
@@ -53,30 +53,15 @@ class DETRConfig(StackConfig):
             raise LabError(f"model.width = {self.width}: positions of a grid need a multiple of 4")
         if self.norm_place != "post" or self.layer_kinds or self.mixer.kind != "attention":
             raise LabError('DETR\'s layers are of attention with model.norm_place = "post"')
-        if self.backbone.net != "resnet" or self.backbone.head != "none":
-            raise LabError('model.backbone needs net = "resnet" and head = "none"')
+        self.check_backbone()
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         return CHOICES | {"positions": ("none",), "grid_positions": GRIDS}
 
     @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images that a run is made for; others are read too."""
-        return self.backbone.image_size
-
-    @property
-    def channels(self) -> int:
-        """The numbers of a pixel, such as 3 for RGB."""
-        return self.backbone.channels
-
-    @property
     def grid(self) -> None:
         """None: queries are a set, and not the cells of a grid."""
         return None
-
-    def of_size(self, size: tuple[int, int], labels: int) -> "DETRConfig":
-        """The same settings for images of this height and width, and so many classes."""
-        return replace(self, labels=labels, backbone=replace(self.backbone, image_size=size))
 
     @property
     def decoder(self) -> StackConfig:

@@ -159,7 +159,7 @@ def instructions(config: Any, report: Report) -> Found:
 
 
 def preferences(config: Any, report: Report) -> Found:
-    """The same of preferences."""
+    """Conversations with a preferred and a rejected answer, from a user's file or folder."""
     return _dialogues(config, True)
 
 
