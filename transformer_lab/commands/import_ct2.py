@@ -8,10 +8,9 @@ tokenizer.json. `--workdir=DIR` writes the model there as a run that other comma
 
 from absl import flags
 
-from transformer_lab import pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import ct2
-from transformer_lab.training.imported import save_to_workdir
+from transformer_lab.training.imported import leave
 
 
 def define() -> None:
@@ -24,6 +23,4 @@ def main(_: list[str]) -> None:
     if not args.source:
         raise LabError("--source=DIR is missing: a directory with model.bin and config.json")
     model = ct2.load(args.source)
-    print(pretrained.describe(model))
-    if args.workdir:
-        save_to_workdir(model, args.source, args.workdir)
+    leave(model, args.source, args.workdir)

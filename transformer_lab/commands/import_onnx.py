@@ -10,11 +10,9 @@ Face.
 
 from absl import flags
 
-from transformer_lab import pretrained
 from transformer_lab.errors import LabError
 from transformer_lab.pretrained import onnx
-from transformer_lab.training.imported import save_to_workdir
-from transformer_lab.training.writers import log
+from transformer_lab.training.imported import leave
 
 
 def define() -> None:
@@ -27,8 +25,4 @@ def main(_: list[str]) -> None:
     if not args.source:
         raise LabError("--source=FILE is missing: an ONNX file with a DINOv2")
     model = onnx.load(args.source)
-    print(pretrained.describe(model))
-    for note in model.notes:
-        log(note)
-    if args.workdir:
-        save_to_workdir(model, args.source, args.workdir)
+    leave(model, args.source, args.workdir)

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from transformer_lab import tasks
 from transformer_lab.errors import LabError
 from transformer_lab.models import Finds, Pictures, Sees, Towers
-from transformer_lab.pretrained import Pretrained
+from transformer_lab.pretrained import Pretrained, describe
 from transformer_lab.pretrained.beside import read_pixels, read_sides, read_tokenizer
 from transformer_lab.pretrained.ct2 import END
 from transformer_lab.training import runs
@@ -38,6 +38,20 @@ TASKS = {  # the task of the run, by the model's kind or its head
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 PIXELS = {"dinov2": IMAGENET}  # what a family's models were trained on, if no file says it
+
+
+def leave(
+    model: Pretrained,
+    source: str | Path,
+    workdir: str,
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Says what was read from `source`, and with a `workdir` writes it there as a run."""
+    print(describe(model))
+    for note in model.notes:
+        log(note)
+    if workdir:
+        save_to_workdir(model, source, workdir, files)
 
 
 def save_to_workdir(
