@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from tests.tiny import RUN, STACK, config_of, make_trainer, start
-from transformer_lab.decoding.generate import Generated
+from tests.tiny import RUN, STACK, config_of, make_trainer, start, trained
+from transformer_lab.decoding.config import DecodeConfig
+from transformer_lab.decoding.generate import Generated, Generator
 from transformer_lab.text.stream import TextStream
+from transformer_lab.training.adapting import dequantize, pack
 
 
 def tiny_model(**changes) -> ConfigDict:
@@ -206,3 +209,35 @@ def test_samples_of_the_finished_model_continue_held_out_documents(params):
         assert words.startswith(prompt) and len(prompt.split()) == 4 and len(made.split()) <= 3
         assert rest and rest in words
     assert trainer.task.score(params, "validation", trainer.place, False).samples == []
+
+
+@pytest.mark.each_run("int8")
+@pytest.mark.parametrize("numbers", ["int8", "fp8"])
+def test_a_model_learns_with_eight_bit_products_nearly_as_with_float(trainer, numbers):
+    rounded = make_trainer(tiny_model(**{"model.products": numbers}), 1)
+    exact, found = (trained(made, 30)[1] for made in (trainer, rounded))
+    assert exact[-1] < exact[0] - 1  # it learns
+    assert exact[-1] != found[-1]
+    np.testing.assert_allclose(found, exact, rtol=0.05)
+
+
+@pytest.mark.each_run("int8")
+@pytest.mark.parametrize("base", ["bfloat16", "int8", "nf4"])
+def test_packed_weights_generate_what_the_unpacked_ones_do(trainer, params, base):
+    task = trainer.task
+    model, packed = pack(task.model, params, base)
+    size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))  # noqa: E731
+    assert size(packed) < 0.8 * size(params)
+    flat = flatten_dict(packed, is_leaf=lambda _, x: "absmax" in x)
+    whole = unflatten_dict({
+        path: dequantize(leaf) if isinstance(leaf, dict) else leaf.astype(jnp.float32)
+        for path, leaf in flat.items()
+    })  # fmt: skip
+    config, prompts = DecodeConfig(max_new_tokens=8), [[5, 6, 7], [8, 9]]
+    found, wanted = (
+        Generator(some, config, eos_id=task.tokenizer.eos_id)(values, prompts)
+        for some, values in ((model, packed), (task.model, whole))
+    )
+    for mine, other in zip(found, wanted, strict=True):
+        assert mine[0].ids == other[0].ids
+        np.testing.assert_allclose(mine[0].log_probs, other[0].log_probs, atol=1e-5)

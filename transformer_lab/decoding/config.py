@@ -11,6 +11,7 @@ from transformer_lab.errors import LabError, chosen, within
 CHOICES = {
     "length_penalty": ("gnmt", "power"),
     "early_stopping": ("exact", "heuristic", "first"),
+    "weights": ("float32", "bfloat16", "int8", "nf4"),
 }
 RANGES = {
     "beam_size": (1, math.inf),
@@ -68,6 +69,9 @@ class DecodeConfig:
     end_tokens: tuple[int, ...] = ()  # end a text as well as the tokenizer's own end token
     first_token: int | None = None  # the token that begins every output, at no cost
     force_eos: bool = False  # a text that reaches the limit ends in the end token, at no cost
+    # How the kernels of an opened run lie in memory (see `training.adapting.pack`): each step makes
+    # the numbers it computes with anew from them
+    weights: str = "float32"
 
     def __post_init__(self):
         for name, (low, high) in RANGES.items():

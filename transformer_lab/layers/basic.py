@@ -29,12 +29,13 @@ class Dense(nn.Module):
     dtype: jnp.dtype | None = None
     kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
     split: str = ""
+    numbers: str = "float"  # see `ops.products.product`
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         names = tuple("hidden" if side == self.split else None for side in ("in", "out"))
-        out = product(x.astype(self.dtype or x.dtype), kernel, names)
+        out = product(x.astype(self.dtype or x.dtype), kernel, names, None, self.numbers)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
             out = out + bias.astype(out.dtype)
@@ -54,7 +55,8 @@ def dense(
         "xavier_uniform": nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
         "normal": nn.initializers.normal(config.init_std * gain),
     }[config.kernel_init]
-    return Dense(features, bias, config.compute_dtype, init, SPLIT.get(role, ""), name=name)
+    split, numbers = SPLIT.get(role, ""), config.products
+    return Dense(features, bias, config.compute_dtype, init, split, numbers, name=name)
 
 
 def joined(x: Float[Array, "b t d"], layers: Sequence[Dense]) -> list[Float[Array, "b t _"]]:

@@ -9,6 +9,7 @@ from transformer_lab.errors import LabError, at_least, chosen, fractions, known
 from transformer_lab.layers.block_config import KINDS, ExpertsConfig, MixerConfig
 from transformer_lab.ops.activations import ACTIVATIONS, GATED
 from transformer_lab.ops.kernels import IMPLEMENTATIONS
+from transformer_lab.ops.products import NUMBERS
 
 # Kinds of positions: added to the tokens' vectors, or part of the attention's scores.
 ADDED = (
@@ -34,6 +35,7 @@ CHOICES = {
     "kernel_init": ("xavier_uniform", "normal"),
     "dtype": ("float32", "bfloat16"),
     "remat": ("off", "nothing", "dots", "offload"),
+    "products": tuple(NUMBERS),
 }
 
 
@@ -112,6 +114,9 @@ class StackConfig:
     # kernels; offload: the same, in the host's memory
     remat: str = "off"
     dtype: str = "float32"  # the compute type; parameters, norms, softmax and loss are float32
+    # int8 and fp8: the products with kernels read their inputs in 8 bits, each row and column with
+    # a scale of its own (by the library qwix); for chips that compute with these
+    products: str = "float"
 
     def __post_init__(self):
         chosen(self, "model", self.choices())

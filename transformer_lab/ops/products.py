@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from transformer_lab.errors import LabError
 from transformer_lab.ops.layout import constrain, current_mesh, split_of
 
 Names = tuple[str | None, str | None]  # what a kernel's two dimensions mean, as in `ops.layout`
@@ -15,12 +16,22 @@ PARTS = "parts"  # the dimension of a kernel that is gathered where it is used
 AHEAD = ("rows", "length", None, None)  # the activations' dimensions before the features
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+# The types in which a product of fewer bits reads its inputs, and the gradient of its output.
+# int8 reads gradients as they are; float8's have the wider range (Micikevicius 2022, section 3)
+NUMBERS = {
+    "float": (None, None),
+    "int8": (jnp.int8, None),
+    "fp8": (jnp.float8_e4m3fn, jnp.float8_e5m2),
+}
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def product(
     x: Float[Array, "*batch i"],
     kernel: Float[Array, "i o"],
     names: Names | None = (None, None),
     dtype: jnp.dtype | None = None,
+    numbers: str = "float",
 ) -> Float[Array, "*batch o"]:
     """The product x kernel: the kernel is cast to x's type; `dtype` is the result's (None: x's).
 
@@ -28,8 +39,12 @@ def product(
     split, and again in the backward pass, so that no layer's whole kernel outlives its use. The
     kernel's gradient is summed in the kernel's own type, and scattered. With None for the names,
     for an x that does not begin with examples, the compiler is left to choose.
+
+    With `numbers` int8 or fp8 each row of x and each column of the kernel is scaled by its greatest
+    magnitude and rounded to 8 bits; the gradient takes the rounding for the identity. The kernel's
+    own gradient is computed from unrounded numbers.
     """
-    return _dot(x, _together(kernel, names, x.dtype), dtype)
+    return _dot(x, _together(kernel, names, x.dtype), dtype, *NUMBERS[numbers][:1] * 2)
 
 
 def _together(kernel, names, dtype):
@@ -43,22 +58,24 @@ def _apart(names):
     return (PARTS, columns) if rows is None else (rows, columns or PARTS)
 
 
-def _product_forward(x, kernel, names, dtype):
-    return product(x, kernel, names, dtype), (x, kernel)
+def _product_forward(x, kernel, names, dtype, numbers):
+    return product(x, kernel, names, dtype, numbers), (x, kernel)
 
 
-def _product_backward(names, dtype, kept, back):
+def _product_backward(names, dtype, numbers, kept, back):
     x, kernel = kept
     back = back.astype(x.dtype)
-    of_x = _dot(back, _together(kernel, names, x.dtype).T, None)
+    read, grads = NUMBERS[numbers]
+    of_x = _dot(back, _together(kernel, names, x.dtype).T, None, grads, grads and read)
     return of_x, kernel_gradient(x, back, names and _apart(names), kernel.dtype)
 
 
 product.defvjp(_product_forward, _product_backward)
 
 
-def _dot(x, matrix, dtype):
-    """Multiplies x with a matrix; on one device all rows of x form a single matrix first.
+def _dot(x, matrix, dtype, rows_as=None, columns_as=None):
+    """Multiplies x with a matrix; on one device all rows of x form a single matrix first. Rows and
+    columns are rounded to the types given.
 
     For an x of more dimensions XLA's CPU backend (0.10) first writes a transposed copy of the
     gradient, a quarter of the step of configs/t5_mixture.py. On a mesh the rows stay apart, because
@@ -66,8 +83,23 @@ def _dot(x, matrix, dtype):
     """
     rows = x if current_mesh() is not None else x.reshape(-1, x.shape[-1])
     last = (((rows.ndim - 1,), (0,)), ((), ()))
-    out = jax.lax.dot_general(rows, matrix, last, preferred_element_type=dtype)
+    if rows_as is None:
+        out = jax.lax.dot_general(rows, matrix, last, preferred_element_type=dtype)
+    else:
+        out = _rounded_dot(rows, matrix, last, rows_as, columns_as).astype(dtype or x.dtype)
     return out.reshape(*x.shape[:-1], matrix.shape[1])
+
+
+def _rounded_dot(rows, matrix, dims, rows_as, columns_as):
+    try:
+        import qwix
+    except ImportError:
+        raise LabError(
+            'model.products of 8 bits need pip install "transformer_lab[qwix]"'
+        ) from None
+    ahead = tuple(range(rows.ndim - 1))
+    left = qwix.quantize(rows, rows_as, channelwise_axes=ahead)
+    return qwix.dot_general(left, qwix.quantize(matrix, columns_as, channelwise_axes=(1,)), dims)
 
 
 def kernel_gradient(

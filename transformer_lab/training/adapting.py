@@ -8,11 +8,13 @@ A frozen kernel [in, out] may be kept in one byte or half a byte a number. It th
 successive inputs, with `absmax` [in / 64, out].
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +162,27 @@ def _unpacked(frozen):
         path: dequantize(leaf) if isinstance(leaf, dict) else leaf.astype(jnp.float32)
         for path, leaf in flat.items()
     }
+
+
+def pack(model: nn.Module, params: Any, base: str) -> tuple[nn.Module, Any]:
+    """A model that reads packed parameters, and these: kernels in `base`, all else as it is.
+
+    Each call unpacks the kernels anew, one after the other, so that of a trained network little
+    more than the packed numbers is in memory.
+    """
+
+    def apply(self, variables, *args, **kwargs):
+        # Behind the barrier the compiler cannot unpack them once, before a loop over tokens.
+        packed = jax.lax.optimization_barrier(variables["params"])
+        whole = unflatten_dict(_unpacked(packed), sep="/")
+        return kind.apply(self, {**variables, "params": whole}, *args, **kwargs)
+
+    kind = type(model)
+    reader = type(kind.__name__, (kind,), {"apply": apply, "__module__": kind.__module__})
+    flat = flatten_dict(params, sep="/")
+    packed = {path: _pack(path, leaf, base) for path, leaf in flat.items()}
+    fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.init}
+    return reader(**fields), unflatten_dict(packed, sep="/")
 
 
 def quantize(kernel: Float[Array, "i o"], base: str) -> Packed:

@@ -13,6 +13,7 @@ from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, Task
+from transformer_lab.training.adapting import pack
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.chips import refuse_too_large
 from transformer_lab.training.config import (
@@ -225,10 +226,13 @@ def open_run(
 
     `average` > 1 takes the mean of the trained parameters of so many newest checkpoints; 0 as many
     of them as the config says and as exist. `base` is where an adapted run's base is now, if it was
-    moved.
+    moved. With `decode.weights` the parameters are packed, and the task's model reads them so.
     """
     trainer, state = open_state(config, workdir, average, base)
-    return trainer, trainer.whole(state)
+    params, task = trainer.whole(state), trainer.task
+    if (weights := config.decode.weights) != "float32":
+        task.model, params = pack(task.model, params, weights)
+    return trainer, params
 
 
 def open_state(
