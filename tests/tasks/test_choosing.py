@@ -44,6 +44,7 @@ WRONG = {
     "gold": [{"context": "a", "choices": ["a", "b"], "gold": 2}],
     "3 contexts for 2 choices": [{"context": ["a"] * 3, "choices": ["a", "b"], "gold": 0}],
     "has 1 items": [ROWS[0]],
+    "either all lines": [ROWS[0], {"context": "a", "answers": ["b"]}],
 }
 
 
@@ -115,9 +116,32 @@ def test_a_pair_is_the_whole_text_divided(workdir):
                    "tokens": [2, 3], "gold": 1}  # fmt: skip
 
 
+def test_a_written_answer_is_what_generate_writes_up_to_a_blank_line(workdir, monkeypatch):
+    import transformer_lab
+
+    run = transformer_lab.open_run(workdir, {"decode.max_new_tokens": 6})
+    items = [Item((context,), ("",), 0, ("cd",)) for context in ("ab", "a", "abcdef")]
+    monkeypatch.setattr(choosing, "ANSWER_TOKENS", 6)
+    found = dict(choosing.answer_items(run.task, run.place, run.params, items))
+    for n, (wanted,) in enumerate(run.generate(["ab", "a", "abcdef"])):
+        assert found[n]["text"] == wanted.split("\n\n")[0]
+
+
 class Scorer:
     """Gives each continuation its negative length."""
 
     def __call__(self, params, groups):
         for n in reversed(range(len(groups))):
             yield n, [(-float(len(end)), True) for end in groups[n][1]]
+
+
+def test_written_answers_are_scored_by_text_by_shared_words_and_by_their_last_number():
+    item = Item(("q",), (" 1,540",), 0, ("the 1,540 metres", "1,540"))
+    row = choosing.written_row(item, " So 3 * 3 = 9, which is 1540.00")
+    assert (row["exact"], row["f1"], row["last_number"]) == (0.0, 0.0, 1.0)
+    row = choosing.written_row(item, " The 1,540.")
+    assert (row["exact"], row["f1"], row["last_number"]) == (1.0, 1.0, 1.0)
+    row = choosing.written_row(item, " 1,540 feet or 9")
+    assert (row["exact"], row["f1"], row["last_number"]) == (0.0, 0.4, 0.0)
+    found = choosing.metrics([row, row | {"exact": 1.0, "f1": 1.0}])
+    assert found["exact"] == (0.5, 0.5) and found["f1"][0] == pytest.approx(0.7)

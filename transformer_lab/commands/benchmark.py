@@ -3,8 +3,9 @@
     transformer_lab benchmark --workdir=runs/smollm2 --tasks=hellaswag,piqa,lambada --limit=200
 
 `--tasks` names benchmarks, or files of your own that end in .jsonl, with a line for each question:
-{"context": "The sky is", "choices": [" blue.", " green."], "gold": 0}. `--shots=5` puts solved
-questions of the same task before each. Results are kept question by question in the run's folder
+{"context": "The sky is", "choices": [" blue.", " green."], "gold": 0}, or {"context": "2 + 3 =",
+"answers": ["5"]}, which the model answers in its own words. `--shots=5` puts solved questions of
+the same task before each. Results are kept question by question in the run's folder
 `benchmarks`, so that the same command goes on after any stop, and a higher limit adds to a lower.
 Accuracies are of the likeliest ending (acc), and with log-probabilities divided by the ending's
 bytes (acc_bytes) or tokens (acc_tokens), each with its standard error. Ends with one JSON line.
@@ -20,7 +21,16 @@ from transformer_lab import cli
 from transformer_lab.data.choices import PACKAGE, TASKS, Benchmark, load_benchmark
 from transformer_lab.decoding.continuations import Continuations
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.choosing import NORMALISATIONS, Row, digest, key_of, metrics, score_items
+from transformer_lab.tasks.choosing import (
+    NORMALISATIONS,
+    WRITTEN,
+    Row,
+    answer_items,
+    digest,
+    key_of,
+    metrics,
+    score_items,
+)
 from transformer_lab.training.writers import log
 
 EVERY = 50  # new results after which a line says how far it is
@@ -50,7 +60,10 @@ def main(_: list[str]) -> None:
     scores = {}
     for benchmark in found:
         file = folder / f"{Path(benchmark.name).stem}-{args.shots}shot.jsonl"
-        rows = run(benchmark, file, model, partial(score_items, task, scorer, params))
+        how = partial(score_items, task, scorer, params)
+        if benchmark.items[0].answers:
+            how = partial(answer_items, task, trainer.place, params)
+        rows = run(benchmark, file, model, how)
         scores[benchmark.name] = {"items": len(rows), "of": benchmark.total, **metrics(rows)}
     print(table(scores))
     print(json.dumps({"shots": args.shots, "scores": scores}))
@@ -96,5 +109,9 @@ def table(scores: dict[str, dict]) -> str:
             cells.append(f"{shown:>16}")
         if "perplexity" in values:
             cells.append("  perplexity {:.2f} +- {:.2f}".format(*values["perplexity"]))
+        for metric in WRITTEN:
+            if metric in values:
+                mean, error = (100 * value for value in values[metric])
+                cells.append(f"  {metric} {mean:.1f} +- {error:.1f}")
         lines.append("".join(cells))
     return "\n".join(lines)

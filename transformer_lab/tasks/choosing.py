@@ -1,9 +1,12 @@
-"""What a language model scores on benchmarks of endings, as in lm-evaluation-harness."""
+"""What a language model scores on benchmarks of endings, as in lm-evaluation-harness, and on those
+whose answers it writes."""
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,17 +14,25 @@ import numpy as np
 
 from transformer_lab.data.choices import Item
 from transformer_lab.decoding.continuations import Continuations
-from transformer_lab.tasks.base import Params
+from transformer_lab.decoding.generate import Generator
+from transformer_lab.tasks.base import Params, Place
+from transformer_lab.tasks.scores import answer_f1, exact_match
 
-Row = dict[str, Any]  # an item's result: "key", "gold", and a number for each choice under NUMBERS
+# An item's result: "key", "gold" and a number for each choice under NUMBERS, or those of WRITTEN
+Row = dict[str, Any]
 NUMBERS = ("log_probs", "greedy", "bytes", "tokens")
+WRITTEN = ("exact", "f1", "last_number")
+ENDS = ("\n\n", "Question:", "Title:")  # where a written answer is over
+ANSWER_TOKENS = 256
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 # The choice with the highest log-probability, as it is, or divided by the choice's length.
 NORMALISATIONS = {"acc": None, "acc_bytes": "bytes", "acc_tokens": "tokens"}
 
 
 def key_of(item: Item, model: str) -> str:
     """What tells a stored result apart: the item's text and the model."""
-    return hashlib.sha256(json.dumps([item, model]).encode()).hexdigest()[:24]
+    asked = item if item.answers else item[:3]
+    return hashlib.sha256(json.dumps([asked, model]).encode()).hexdigest()[:24]
 
 
 def digest(params: Params) -> str:
@@ -62,6 +73,47 @@ def score_items(
             yield n, _row(items[n], waiting.pop(n))
 
 
+def answer_items(
+    task: Any, place: Place, params: Params, items: Sequence[Item]
+) -> Iterator[tuple[int, Row]]:
+    """Yields (number of the item, its result without a key) of items whose answers are written:
+    the likeliest tokens up to one of `ENDS`, at most `ANSWER_TOKENS`."""
+    settings = {"beam_size": 1, "n_best": 1, "temperature": 0.0, "max_new_tokens": ANSWER_TOKENS}
+    config = replace(task.decode_settings(), **settings)
+    how = {"eos_id": task.tokenizer.eos_id, "rows_multiple": task.rows_multiple, "place": place}
+    generator = Generator(task.model, config, **how)
+    generator.shrinks = True
+    stops = lambda prompt, ids: any(end in task.continuation(prompt, ids) for end in ENDS)  # noqa: E731
+    prompts = [task.prompt_ids(item.contexts[0]) for item in items]
+    order = sorted(range(len(items)), key=lambda n: len(prompts[n]))
+    for first in range(0, len(order), config.batch_size):
+        some = order[first : first + config.batch_size]
+        found = generator(params, [prompts[n] for n in some], stops=stops)
+        for n, (best, *_) in zip(some, found, strict=True):
+            text = task.continuation(prompts[n], best.ids)
+            yield (
+                n,
+                written_row(items[n], text[: min(text.find(e) % (len(text) + 1) for e in ENDS)]),
+            )
+
+
+def written_row(item: Item, text: str) -> Row:
+    """The result of an answer in the model's words: SQuAD's exact match and F1, and whether its
+    last number is the last number of a right answer, as GSM8K counts."""
+    numbers = {_last_number(answer) for answer in item.answers} - {None}
+    return {
+        "text": text,
+        "exact": exact_match(item.answers, text),
+        "f1": answer_f1(item.answers, text),
+        "last_number": float(_last_number(text) in numbers),
+    }
+
+
+def _last_number(text: str) -> float | None:
+    found = NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
+
+
 def _each(item: Item) -> tuple[str, ...]:
     """The context of each choice."""
     return item.contexts * len(item.choices) if len(item.contexts) == 1 else item.contexts
@@ -78,8 +130,10 @@ def metrics(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
 
     With several choices: the accuracy under each normalisation. With one: the share of items whose
     every token is the likeliest (`acc`), and the perplexity of the ending, whose error is that of
-    the logarithm times the value."""
+    the logarithm times the value. Of written answers the means of `WRITTEN`."""
     rows = list(rows)
+    if "text" in rows[0]:
+        return {name: _mean([float(row[name]) for row in rows]) for name in WRITTEN}
     if all(len(row["log_probs"]) == 1 for row in rows):
         nats = [-row["log_probs"][0] for row in rows]
         mean, error = _mean(nats)
