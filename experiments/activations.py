@@ -10,13 +10,13 @@ Here the small GPT on the Brown corpus with 512 hidden units or, gated, 344.
 gate starts more slowly, as a product of two small values. The paper has 524,288 steps.
 """
 
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, seeds
 
 PLAIN, GATED = ("relu", "gelu", "silu"), ("glu", "reglu", "geglu", "swiglu")
-# Log-perplexity of a span-corruption task after 524,288 steps.
-PAPER = {"relu": 1.677, "gelu": 1.679, "silu": 1.683, "glu": 1.663, "reglu": 1.645,
-         "geglu": 1.633, "swiglu": 1.636}  # fmt: skip
+LABELS = {"relu": "ReLU", "gelu": "GELU", "silu": "Swish", "glu": "GLU", "reglu": "ReGLU",
+          "geglu": "GEGLU", "swiglu": "SwiGLU"}  # fmt: skip
 
 
 def get_experiment(scale: str) -> Experiment:
@@ -41,6 +41,7 @@ def get_experiment(scale: str) -> Experiment:
         columns=("perplexity",),
         changes={"task.other_lengths": (), "tensorboard": False}
         | ({"steps": 300} if scale == "cpu" else large),
-        paper=PAPER,
-        source="Shazeer 2020, table 1, log-perplexity",
+        paper=papers.SHAZEER_TABLE1,
+        paper_rows=LABELS,
+        base="relu",
     )

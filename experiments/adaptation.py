@@ -16,6 +16,7 @@ in the papers low-rank changes and adapters come within a point of full fine-tun
 of its parameters; unlike there so few steps leave biases and small ranks behind.
 """
 
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, seeds
 
@@ -48,7 +49,10 @@ def get_experiment(scale: str) -> Experiment:
         metric="accuracy",
         higher_is_better=True,
         changes=CPU if scale == "cpu" else {},
-        paper={"full": 0.948, "bias": 0.937, "adapters": 0.942},
-        source="Hu 2021, table 2: RoBERTa base, SST-2; LoRA of rank 8 has 0.951",
+        paper=papers.HU_TABLE2,
+        paper_rows={
+            "full": "FT", "bias": "BitFit", "adapters": "Adapter^D, 0.3M", "lora_16": "LoRA, r = 8",
+        },
+        base="full",
         needs_init_from=True,
-    )
+    )  # fmt: skip

@@ -34,5 +34,6 @@ def get_experiment(scale: str) -> Experiment:
         variations=seeds(chain(nets, parts), 1 if scale == "cpu" else 3),
         metric="cer",
         columns=("wer", "ctc"),
+        base="conformer",
         changes={"steps": steps, "eval_every": 100_000, "keep": 1, "tensorboard": False},
     )

@@ -15,6 +15,7 @@ without attention, a third with it: as in Bahdanau 2015. Three seeds, but one of
 and causal.
 """
 
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, seeds
 
@@ -39,6 +40,7 @@ def get_experiment(scale: str) -> Experiment:
         higher_is_better=True,
         columns=(*(f"bleu_words_{n}" for n in ("to_4", "to_8", "to_16", "over_16")), "chrf"),
         changes={"tensorboard": False, "eval_every": 100_000},
-        paper={"none": 17.82, "additive": 26.75},
-        source="Bahdanau 2015, table 1: RNNencdec-50 and RNNsearch-50, all of newstest2014 en-fr",
+        paper=papers.BAHDANAU_TABLE1,
+        paper_rows={"none": "RNNencdec-50", "additive": "RNNsearch-50"},
+        base="none",
     )

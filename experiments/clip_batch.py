@@ -47,6 +47,7 @@ def get_experiment(scale: str) -> Experiment:
         higher_is_better=True,
         columns=("zero_shot_top1", "category_top1", "image_to_text_recall_10"),
         changes={"tensorboard": False, "task.samples": 0} | (small if scale == "cpu" else {}),
+        base={f"sigmoid,{row.row}": f"softmax,{row.row}" for row in batches},
         plot=plot,
     )
 

@@ -31,6 +31,7 @@ from matplotlib.figure import Figure
 from transformer_lab.ops import recurrence, scan
 from transformer_lab.ops.attention import attend, local_attend
 from transformer_lab.ops.visibility import Visible
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import vary
 
@@ -56,8 +57,7 @@ def get_experiment(scale: str) -> Experiment:
         metric="time_exponent",
         columns=("memory_exponent", *(f"{x}_{n}" for x in ("seconds", "bytes") for n in shown)),
         changes={"width": width, "lengths": lengths},
-        paper={kind: 2.0 if kind == "self_attention" else 1.0 for kind in KINDS},
-        source="Vaswani 2017, table 1, of n",
+        paper=papers.VASWANI_TABLE1,
         measure=measure,
         plot=plot,
     )

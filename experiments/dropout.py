@@ -5,6 +5,7 @@ python -m transformer_lab sweep --experiment=experiments/dropout.py --workdir=ru
 """
 
 from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.papers import VASWANI_TABLE3
 from transformer_lab.sweeps.variations import seeds, vary
 
 
@@ -15,6 +16,9 @@ def get_experiment(scale: str) -> Experiment:
         variations=seeds(vary("model.dropout", [0.0, 0.1, 0.2, 0.3, 0.4]), 3),
         metric="loss",
         columns=("bleu",),
-        paper={"dropout=0.0": "BLEU 24.6", "dropout=0.1": "BLEU 25.8", "dropout=0.2": "BLEU 25.5"},
-        source="Vaswani 2017, table 3, newstest2013",
+        paper=VASWANI_TABLE3,
+        paper_rows={f"dropout={x}": f"D, dropout {x}" for x in (0.0, 0.2)}
+        | {"dropout=0.1": "base"},
+        compares={"BLEU, newstest2013": "bleu"},
+        base="dropout=0.1",
     )

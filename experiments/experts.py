@@ -79,6 +79,7 @@ def get_experiment(scale: str) -> Experiment:
             "load_variation", "information", "parameters", "flops_a_byte",
         ),
         changes=SIZES[scale],
+        base="dense",
         measure=measure,
     )  # fmt: skip
 

@@ -16,10 +16,19 @@ the prefix and 16.5 by the causal stack, the paper's order; of the reviews all h
 encoder 0.729 of its 1,291: from scratch the families do not differ there.
 """
 
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment, load_module
 from transformer_lab.sweeps.variations import Variation, seeds
 
 FILE = "configs/families.py"
+KINDS = {
+    "encoder_decoder": "Encoder-decoder", "prefix": "Prefix LM", "causal": "Language model"
+}  # fmt: skip
+LABELS = {
+    f"{kind},{task}": f"{label}, {name}"
+    for kind, label in KINDS.items()
+    for task, name in (("sentiment", "GLUE"), ("translate", "translation"))
+}
 
 
 def get_experiment(scale: str) -> Experiment:
@@ -36,10 +45,8 @@ def get_experiment(scale: str) -> Experiment:
         metric="loss",
         columns=("sentiment_accuracy", "accuracy", "translate_bleu", "translate_chrf"),
         changes={"tensorboard": False},
-        paper={
-            "encoder_decoder,sentiment": "83.28", "encoder_decoder,translate": "26.98",
-            "prefix,sentiment": "81.82", "prefix,translate": "26.43",
-            "causal,sentiment": "74.70", "causal,translate": "25.09",
-        },
-        source="Raffel 2020, table 2, by denoising: GLUE, EnDe",
-    )  # fmt: skip
+        paper=papers.RAFFEL_TABLE2,
+        paper_rows=LABELS,
+        compares={"GLUE": "sentiment_accuracy", "BLEU, English to French": "translate_bleu"},
+        base={row: f"encoder_decoder,{row.split(',')[1]}" for row in LABELS},
+    )

@@ -45,6 +45,7 @@ def get_experiment(scale: str) -> Experiment:
         metric="linear",
         higher_is_better=True,
         columns=("nearest", "majority", "width"),
+        base="pixels_16x16",
         measure=measure,
     )
 

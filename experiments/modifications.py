@@ -21,6 +21,7 @@ differences say little. At scale paper GPT-2 small, the base translator, three s
 
 from matplotlib.figure import Figure
 
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, chain, grid, seeds
 
@@ -37,6 +38,8 @@ CHANGES = {
     "multi_query": {"kv_heads": 1}, "untied": {"tie_head": False},
     "no_bias": {"attention_bias": False, "feed_forward_bias": False},
 }  # fmt: skip
+LABELS = {"base": "Vanilla Transformer", "gelu": "GeLU", "reglu": "ReGLU", "geglu": "GeGLU",
+          "swiglu": "SwiGLU", "rms_norm": "RMS Norm"}  # fmt: skip
 TASKS = {  # config, width of the feed-forward, and by how much one head of keys widens it
     "cpu": {
         "lm": ("configs/gpt_positions.py", 512, 96),
@@ -64,6 +67,9 @@ def get_experiment(scale: str) -> Experiment:
         metric="loss",
         columns=("bits_per_byte", "bleu"),
         changes={"tensorboard": False} | (small if scale == "cpu" else {}),
+        paper=papers.NARANG_TABLE1,
+        paper_rows={f"{task},{name}": x for task in ("lm", "mt") for name, x in LABELS.items()},
+        base={f"{task},{name}": f"{task},base" for task in ("lm", "mt") for name in CHANGES},
         plot=plot,
     )
 

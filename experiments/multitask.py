@@ -32,7 +32,7 @@ def get_experiment(scale: str) -> Experiment:
         for task in ("", *config.EPOCHS)
     ]
     large = {"model.layers": 6, "model.width": 512, "model.heads": 8, "model.head_dim": 64,
-             "model.feed_forward_width": 1024}  # fmt: skip
+             "model.feed_forward_width": 2048}  # fmt: skip
     return Experiment(
         config=FILE,
         variations=rows if scale == "cpu" else seeds(rows, 3),

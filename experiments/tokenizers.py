@@ -59,6 +59,7 @@ def get_experiment(scale: str) -> Experiment:
         changes={f"model.{name}": value for name, value in sizes.items()}
         | {"batch.length": length, "model.max_length": length, "task.other_lengths": ()}
         | {"eval_every": 100_000, "save_every": 500, "keep": 1, "tensorboard": False},
+        base="bpe_4k",
         plot=plot,
     )
 

@@ -69,6 +69,9 @@ def get_experiment(scale: str) -> Experiment:
         higher_is_better=True,
         columns=("loss", *(f"attention_distance_{i}" for i in range(3))),
         changes=COMMON,
+        base={
+            f"{x},{n}_percent": f"cnn,{n}_percent" for x in ("vit", "swin") for n in (*FEW, *MANY)
+        },
         plot=plot,
     )
 

@@ -83,7 +83,8 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is list:
         return isinstance(value, list) and all(fits(x, arguments[0]) for x in value)
     if origin is dict:
-        return isinstance(value, dict) and all(fits(x, arguments[1]) for x in value.values())
+        inner = arguments[1:]  # a plain dict may hold anything
+        return isinstance(value, dict) and all(fits(x, *inner) for x in value.values() if inner)
     if origin not in (int, float) or isinstance(value, bool):
         return isinstance(value, origin) and (origin is bool or not isinstance(value, bool))
     if origin is float and isinstance(value, float):

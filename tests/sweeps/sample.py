@@ -15,8 +15,17 @@ PLAN = {
     "metric": "accuracy",
     "higher_is_better": True,
     "columns": [],
-    "paper": {"a": 0.9},
-    "source": "Nobody 2020, table 1",
+    "compares": {},
+    "paper": {
+        "source": "Nobody 2020, table 1",
+        "scale": "a large model",
+        "columns": ["accuracy"],
+        "higher_is_better": True,
+        "rows": {"a": [0.9], "b": [None]},
+        "labels": {"a": "theirs", "b": "other"},
+    },
+    "base": {},
+    "tuned": "",
     "doc": "Which is best?",
 }
 

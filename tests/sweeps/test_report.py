@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.sweeps.sample import make_sweep
+from tests.sweeps.sample import PLAN, make_sweep
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps import experiment, plots
 from transformer_lab.sweeps.report import comparison, numbers_grid, results_grid, write_report
@@ -53,7 +53,7 @@ def test_numbers_equal_those_recomputed_from_the_jsonl(tmp_path):
 def test_the_table_shows_seeds_and_sample_deviation(tmp_path):
     grid = results_grid(read_table(make_sweep(tmp_path, SCORES)))
     assert grid.header[:5] == [
-        "", "seeds", "validation accuracy", "test accuracy", "paper (Nobody 2020, table 1)",
+        "", "seeds", "validation accuracy", "test accuracy", "paper: accuracy",
     ]  # fmt: skip
     assert grid.rows[0][:5] == ["a", "3", "0.63 ± 0.036", "0.72 ± 0.026", "0.9"]
     assert grid.rows[2][:5] == ["c", "1 of 3", "0.99", "0.99", ""]
@@ -86,7 +86,8 @@ def test_failed_and_missing_runs_are_named(tmp_path):
 
 def test_html_is_escaped_and_needs_no_other_file(tmp_path):
     evil = "<script>alert('x')</script>"
-    write_report(make_sweep(tmp_path, {"a": [(0.1, 0.2), evil]}, doc=evil, source=f'"{evil}&'))
+    paper = PLAN["paper"] | {"source": f'"{evil}&'}
+    write_report(make_sweep(tmp_path, {"a": [(0.1, 0.2), evil]}, doc=evil, paper=paper))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page and page.count("&lt;script&gt;") == 3
     assert not re.search(r"(src|href)=\"(?!data:)", page)
@@ -96,7 +97,8 @@ def test_html_is_escaped_and_needs_no_other_file(tmp_path):
 
 
 def test_markdown_and_latex_are_escaped(tmp_path):
-    text = write_report(make_sweep(tmp_path, {"a_1": [(0.1, 0.2)]}, source="100% of A|B & C_D"))
+    paper = PLAN["paper"] | {"columns": ["100% of A|B & C_D"]}
+    text = write_report(make_sweep(tmp_path, {"a_1": [(0.1, 0.2)]}, paper=paper))
     assert r"100% of A\|B & C\_D" in text and r"a\_1 \*" in text
     tex = (tmp_path / "report.tex").read_text(encoding="utf-8")
     assert r"100\% of A|B \& C\_D" in tex and r"a\_1 *" in tex
@@ -163,6 +165,7 @@ def test_a_curve_leaves_out_lines_that_are_no_json(tmp_path):
         ("sweep.json", {"higher_is_better": 1}, "sweep.json: higher_is_better = 1"),
         ("sweep.json", {"runs": [{"name": "../x", "row": "a"}]}, "no name for a directory"),
         ("sweep.json", {"runs": [{"name": "x"}]}, "has no row"),
+        ("sweep.json", {"paper": {"source": "x"}}, "paper.columns = null"),
         ("a,seed=0/results.json", {"test/accuracy": [1]}, r"test/accuracy = \[1\]"),
         ("a,seed=0/results.json", {"parameters": 10**400}, "parameters = 1000"),
         ("a,seed=0/config.json", {"model": 3}, r"config\.json: config\.model = 3"),

@@ -5,6 +5,8 @@
 Writes report.md, .csv, .tex and .html, curves.png and .svg. With `--compare=DIR` also the
 difference to the sweep in another directory, with its standard error. With `--experiment=FILE`
 that file is run for the experiment's own plot; no other is, whatever the directory names.
+`--summary=FILE` keeps the scores and settings of all runs in one JSON file, from which the tables
+can be made again.
 """
 
 from pathlib import Path
@@ -13,14 +15,16 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.sweeps import experiment
-from transformer_lab.sweeps.results import read_plan
+from transformer_lab.sweeps.results import read_plan, read_table, summary
 from transformer_lab.sweeps.runner import SWEEP
+from transformer_lab.training.places import write_json
 
 
 def define() -> None:
     flags.DEFINE_string("workdir", "", "Directory of the sweep.")
     flags.DEFINE_string("compare", "", "Directory of another sweep with rows of the same names.")
     flags.DEFINE_string("experiment", "", "The experiment's file, which is run for its own plot.")
+    flags.DEFINE_string("summary", "", "A file for the scores and settings of the finished runs.")
 
 
 def main(_: list[str]) -> None:
@@ -29,4 +33,6 @@ def main(_: list[str]) -> None:
     args, plot, workdir = flags.FLAGS, None, cli.get_workdir("a sweep")
     if args.experiment:
         plot = experiment.load(args.experiment, read_plan(workdir / SWEEP)["scale"]).plot
+    if args.summary:
+        write_json(Path(args.summary), summary(read_table(workdir)))
     print(write_report(workdir, Path(args.compare) if args.compare else None, plot))

@@ -13,6 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_lab.errors import LabError, check_file, line_of, nearest
+from transformer_lab.sweeps.papers import Published
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import flatten, resolve
 
@@ -33,13 +34,28 @@ class Experiment:
     higher_is_better: bool = False
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)  # applied to all runs
     columns: tuple[str, ...] = ()  # other scores of the test split to show
-    paper: dict[str, float | str] = dataclasses.field(default_factory=dict)  # row -> its figure
-    source: str = ""  # where the paper's figures are from, such as a table's number
+    paper: Published | None = None  # the published table, whose figures stand beside ours
+    paper_rows: dict[str, str] = dataclasses.field(default_factory=dict)  # our row -> the paper's
+    # A column of the paper -> the score of ours that it is compared with, if not `metric`
+    compares: dict[str, str] = dataclasses.field(default_factory=dict)
+    base: str | dict[str, str] = ""  # the row that the others are compared with, or one for each
+    # A setting that the rows' names end with, such as "learning_rate": of the rows that differ in
+    # it alone the table shows the one that is best on the validation split
+    tuned: str = ""
     needs_init_from: bool = False  # whether the command must say --init_from
     plot: Callable[[Any], Any] | None = None  # makes a matplotlib Figure of a `results.Table`
     # Gives the scores for a variation's changes, in place of training; no row is the best then
     measure: Callable[[dict[str, Any]], dict[str, float]] | None = None
     doc: str = ""  # the file's docstring
+
+    def bases(self) -> dict[str, str]:
+        """The base of each row that has one. Raises: LabError for a base that is no row."""
+        short = lambda row: row.partition(f",{self.tuned}=")[0] if self.tuned else row  # noqa: E731
+        rows = list(dict.fromkeys(short(variation.row) for variation in self.variations))
+        found = self.base if isinstance(self.base, dict) else dict.fromkeys(rows, self.base)
+        for row in {*found, *found.values(), *self.paper_rows} - {*rows, ""}:
+            raise LabError(f'"{row}" is no row of the experiment{nearest(row, rows)}')
+        return {row: base for row, base in found.items() if base and base != row}
 
 
 @dataclasses.dataclass(frozen=True)

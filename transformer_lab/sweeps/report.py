@@ -14,10 +14,15 @@ from matplotlib.figure import Figure
 
 from transformer_lab.sweeps import plots
 from transformer_lab.sweeps.results import COSTS, Row, Table, read_table, score_keys
+from transformer_lab.sweeps.verdicts import verdicts
 from transformer_lab.training.places import write_atomically
 from transformer_lab.training.writers import log
 
 MEASURED = ("seconds", "step_seconds")  # measured costs, which differ from seed to seed
+NOISE = (
+    "Differences are paired by seed, with the standard error of their mean; less than two errors "
+    "is called noise. Directions compare with the paper's first column that has both figures."
+)
 LEGEND = "Mean ± sample deviation over the seeds; * is the best on the validation split."
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}
 table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:right}
@@ -42,11 +47,11 @@ def write_report(workdir: Path, other: Path | None = None, plot: Plot | None = N
     whoever sends a directory of results must not run a program here.
     """
     table = read_table(workdir)
-    grids = [results_grid(table)]
+    grids = [results_grid(table), *([verdict_grid(table)] if verdicts(table) else [])]
     _write(workdir / "report.csv", _csv(numbers_grid(table)))
     if other:
         grids.append(comparison(table, read_table(other)))
-        _write(workdir / "compare.csv", _csv(grids[1]))
+        _write(workdir / "compare.csv", _csv(grids[-1]))
     trained = any(run.curve("loss")[0] for row in table.rows for run in row.runs)
     figures = {"curves": plots.curves(table)} if trained else {}
     figures |= _own_plot(table, plot)
@@ -64,30 +69,49 @@ def results_grid(table: Table) -> Grid:
     known = lambda keys: [key for key in keys if any(row.numbers(key) for row in table.rows)]  # noqa: E731
     scores, costs = known(score_keys(table.plan)), known(COSTS)
     header = ["", "seeds", *(key.replace("/", " ") for key in scores)]
-    header += [f"paper ({plan['source']})"] if plan["paper"] else []
+    paper = plan["paper"] or {"columns": [], "rows": {}}
+    header += [f"paper: {column}" for column in paper["columns"]]
     rows = []
     for row in table.rows:
         cells = [row.name + (" *" if row.name == table.best else ""), _seeds(row)]
         cells += [_score(row, key) for key in scores]
-        cells += [str(plan["paper"].get(row.name, ""))] if plan["paper"] else []
+        figures = paper["rows"].get(row.name) or [None] * len(paper["columns"])
+        cells += ["" if x is None else f"{x:g}" for x in figures]
         rows.append(cells + [_cost(row, key) for key in costs])
     return Grid(header + [COSTS[key] for key in costs], rows)
 
 
 def numbers_grid(table: Table) -> Grid:
     """The table for programs, with all digits: mean and deviation of each score and cost."""
-    header = ["variation", "best", "finished", "runs", "failed", "paper", "source"]
+    paper = table.plan["paper"] or {"columns": [], "rows": {}, "source": ""}
+    header = ["variation", "best", "finished", "runs", "failed"]
+    header += [*(f"paper: {column}" for column in paper["columns"]), "source"]
     keys = [*score_keys(table.plan), *COSTS]
     header += [f"{key} {what}" for key in keys for what in ("mean", "deviation")]
-    rows, plan = [], table.plan
+    rows = []
     for row in table.rows:
         failed = sum(run in table.in_state(failed=True) for run in row.runs)
         counts = [len(row.finished), len(row.runs), failed]
-        paper = plan["paper"].get(row.name, "")
-        cells = [row.name, int(row.name == table.best), *counts, paper]
-        cells.append(plan["source"] if paper != "" else "")
+        figures = paper["rows"].get(row.name)
+        cells = [row.name, int(row.name == table.best), *counts]
+        cells += ["" if x is None else x for x in figures or [None] * len(paper["columns"])]
+        cells.append(paper["source"] if figures else "")
         cells += [f(key) for key in keys for f in (row.mean, row.deviation)]
         rows.append(["" if x != x else str(x) for x in cells])  # NaN: nothing is known
+    return Grid(header, rows)
+
+
+def verdict_grid(table: Table) -> Grid:
+    """Each row's difference to its base, beside the published one (see `sweeps.verdicts`)."""
+    header = ["", "against", "score", "difference", "error", "paper's row", "paper's column"]
+    header += ["paper's difference", "verdict"]
+    labels, rows = table.plan["paper"].get("labels", {}), []
+    for x in verdicts(table):
+        ours = ["" if math.isnan(y) else f"{y:{form}}" for y, form in
+                ((x.difference, "+.3g"), (x.error, ".2g"))]  # fmt: skip
+        theirs = [labels.get(x.row, ""), x.column]
+        theirs.append("" if x.published_difference is None else f"{x.published_difference:+.3g}")
+        rows.append([x.row, x.base, x.score, *ours, *theirs, x.says])
     return Grid(header, rows)
 
 
@@ -113,7 +137,25 @@ def notes(table: Table) -> list[str]:
     """The table's legend, and a line for each run that is not in the means, with the reason."""
     failed, missing = table.in_state(failed=True), table.in_state(failed=False)
     lines = [f"failed: {run.name}: {run.error}" for run in failed]
-    return [LEGEND, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
+    paper, told = table.plan["paper"], [LEGEND]
+    if verdicts(table):
+        told.append(NOISE)
+    if paper:
+        told.append(f"The paper's figures: {paper['source']}; {paper['scale']}. {_scale(table)}")
+    told += [f"{row.name}: {row.chosen}, was best" for row in table.rows if row.chosen]
+    return [*told, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
+
+
+def _scale(table: Table) -> str:
+    """A sentence on what the sweep's own runs had: parameters, steps and data."""
+    runs, parts = [run for row in table.rows for run in row.finished], []
+    for key, unit in (("parameters", "parameters"), ("step", "steps"), ("tokens", "tokens")):
+        found = sorted(run.values[key] for run in runs if key in run.values)
+        if found:
+            ends = dict.fromkeys(f"{x:,.0f}" for x in (found[0], found[-1]))
+            parts.append(f"{' to '.join(ends)} {unit}")
+    data = dict.fromkeys(run.values["data"] for run in runs if "data" in run.values)
+    return f"Here: {', '.join([*parts, *data]) or 'measured'}."
 
 
 def _seeds(row: Row) -> str:

@@ -60,8 +60,10 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
         )
     for run in runs:
         refuse_changes(run, workdir / run.name)
-    names = ("metric", "higher_is_better", "columns", "paper", "source", "doc")
+    names = ("metric", "higher_is_better", "columns", "compares", "tuned", "doc")
     plan = told | {name: getattr(experiment, name) for name in names}
+    plan["paper"] = experiment.paper.plan(experiment.paper_rows) if experiment.paper else {}
+    plan["base"] = experiment.bases()
     plan["runs"] = [{"name": run.name, "row": run.row} for run in runs]
     if old == json.loads(json.dumps(plan)):
         return

@@ -1,0 +1,79 @@
+"""What a sweep says beside its paper: each row's difference to its base, ours and the published.
+
+Ours are paired by seed: the difference is the mean over the seeds that both rows have, and its
+standard error the sample deviation of the differences over the root of their number. A difference
+of less than two standard errors is none.
+"""
+
+import math
+import statistics
+from typing import Any, NamedTuple
+
+from transformer_lab.sweeps.results import Row, Table
+
+
+class Verdict(NamedTuple):
+    """A row beside its base. NaN: no base, or too few seeds for an error; None: not published."""
+
+    row: str
+    base: str
+    score: str  # the score of the test split that is compared
+    difference: float
+    error: float
+    seeds: int
+    column: str  # the paper's column beside it; "" if there is none
+    published: float | None
+    published_difference: float | None
+    says: str
+
+
+def verdicts(table: Table) -> list[Verdict]:
+    """A verdict on each row that has a base, in the order of the table."""
+    rows = {row.name: row for row in table.rows}
+    pairs = ((rows[name], rows[base]) for name, base in table.plan["base"].items())
+    return [_verdict(table.plan, row, base) for row, base in pairs if row.finished]
+
+
+def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
+    """The mean difference of a score, its standard error, and the number of seeds both rows have.
+
+    Three seeds that differ by 1, 2 and 3 have a mean of 2 and an error of 0.577.
+    """
+    here, there = row.by_seed(key), base.by_seed(key)
+    found = [here[seed] - there[seed] for seed in here if seed in there]
+    if not found:
+        return math.nan, math.nan, 0
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+    return statistics.fmean(found), error, len(found)
+
+
+def _verdict(plan: dict[str, Any], row: Row, base: Row) -> Verdict:
+    paper = plan["paper"]
+    figures, theirs = (paper["rows"].get(x.name, []) if paper else [] for x in (row, base))
+    column, published, apart = "", None, None
+    for name, figure, other in zip(paper.get("columns", []), figures, theirs, strict=False):
+        if figure is not None and other is not None:
+            column, published, apart = name, figure, figure - other
+            break
+    score = plan["compares"].get(column, plan["metric"])
+    difference, error, count = paired(row, base, f"test/{score}")
+    higher = plan["higher_is_better"] if score == plan["metric"] else paper["higher_is_better"]
+    ours = difference if higher else -difference
+    known = None if apart is None else apart if paper["higher_is_better"] else -apart
+    says = _says(ours, error, count, known)
+    facts = (score, difference, error, count, column, published, apart)
+    return Verdict(row.name, base.name, *facts, says)
+
+
+def _says(ours: float, error: float, seeds: int, published: float | None) -> str:
+    """The sentence; `ours` and `published` are differences of which more is better."""
+    if not math.isfinite(error):
+        return f"not told by {seeds} seed{'' if seeds == 1 else 's'}"
+    if abs(ours) < 2 * error or not ours:
+        return "within noise"
+    way = "better" if ours > 0 else "worse"
+    if published is None:
+        return way
+    if not published:
+        return f"{way}, published as equal"
+    return f"{way}, {'same' if (ours > 0) == (published > 0) else 'other'} direction"
