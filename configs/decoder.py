@@ -55,7 +55,7 @@ def get_config(arg: str = "gpt2_small"):
     if size.layers > 12:
         config.model.update(scan_layers=True, remat="nothing")
     config.steps = int((preset.trained_tokens or 3e11) / config.batch.rows / length)
-    config.optimizer.update(
+    recipe = dict(
         learning_rate=preset.learning_rate or 3e-4,
         schedule="cosine",
         warmup_steps=2000,
@@ -65,4 +65,5 @@ def get_config(arg: str = "gpt2_small"):
         weight_decay=0.1,
         clip_norm=1.0,
     )
+    config.optimizer.update({**recipe, **preset.optimizer})
     return config

@@ -68,7 +68,7 @@ def test_dyt_stands_where_the_norms_would_with_its_own_start():
 
 
 def test_deep_norm_scales_residuals_and_starts_by_the_papers_constants():
-    """Wang 2022, table 1, decoder of N layers: alpha = (2 N)^(1/4), beta = (8 N)^(-1/4)."""
+    """Wang 2022, figure 2(b), decoder of N layers: alpha = (2 N)^(1/4), beta = (8 N)^(-1/4)."""
     sizes = {"layers": 6, "width": 64, "heads": 4, "head_dim": 16, "feed_forward_width": 96}
     deep, post = (StackConfig(**sizes, norm_place=place) for place in ("deep", "post"))
     alpha, beta = 12**0.25, 48**-0.25

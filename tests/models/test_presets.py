@@ -9,6 +9,9 @@ import pytest
 from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.models import costs, parameter_shapes
 from transformer_lab.models.presets import DECODERS, ENCODER_DECODERS, ENCODERS, TABLES, VISION
+from transformer_lab.sweeps.experiment import load_module
+from transformer_lab.training.config import resolve
+from transformer_lab.training.optimizer import schedule
 
 EXACT = {  # of the released weights
     "gpt2_small": 124_439_808,
@@ -196,3 +199,30 @@ def test_every_preset_states_its_sizes_and_its_source():
     for preset in (preset for table in TABLES.values() for preset in table.values()):
         assert preset.source and getattr(preset.config, "vocab_size", 1)
         assert preset.kind != "decoder" or preset.config.kv_heads is not None
+
+
+def test_every_rate_and_batch_has_a_source_that_was_looked_up():
+    for name, preset in (BY_NAME | ENCODER_DECODERS).items():
+        assert preset.source, name
+        stated = preset.learning_rate or preset.batch_tokens or preset.trained_tokens
+        if stated or preset.optimizer:
+            assert "from memory" not in (preset.training_source or preset.source), name
+
+
+def test_a_preset_trains_as_its_paper_says():
+    """Where that is not AdamW with 2,000 steps of warm-up and a cosine to a tenth."""
+    found = {name: load_module("configs/decoder.py").get_config(name) for name in (
+        "pangu_alpha_200b", "palm_8b", "glm_130b", "gpt1", "llama_7b")}  # fmt: skip
+    assert found["pangu_alpha_200b"].optimizer.learning_rate == 2e-5
+    palm = found["palm_8b"].optimizer
+    assert (palm.name, palm.schedule, palm.learning_rate) == (
+        "adafactor",
+        "flat_inverse_sqrt",
+        0.01,
+    )
+    assert schedule(resolve(found["palm_8b"]).run.optimizer, 100)(1) == pytest.approx(0.01)
+    assert found["glm_130b"].model.dropout == 0.1
+    # 100 epochs of 0.8e9 words in batches of 64 x 512 tokens
+    assert found["gpt1"].steps == pytest.approx(80e9 / 64 / 512, rel=0.01)
+    llama = found["llama_7b"].optimizer
+    assert (llama.name, llama.schedule, llama.b2) == ("adam", "cosine", 0.95)

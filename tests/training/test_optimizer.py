@@ -30,6 +30,15 @@ def test_inverse_sqrt_is_the_papers_schedule():
         np.testing.assert_allclose(rate(step), want, rtol=1e-5)
 
 
+def test_flat_inverse_sqrt_begins_at_the_peak():
+    """T5's 1 / sqrt(max(n, k)) (Raffel 2020, section 3.1.2) of k = 10,000 steps, whose peak is 0.01
+    as PaLM's, which decays from there by the root of the step."""
+    options = {"learning_rate": 0.01, "schedule": "flat_inverse_sqrt", "warmup_steps": 10_000}
+    rate = schedule(OptimizerConfig(**options), 100_000)
+    for step in (1, 9_999, 10_000, 10_001, 40_000):
+        np.testing.assert_allclose(rate(step), max(step, 10_000) ** -0.5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("name", "half"), [("cosine", 0.5), ("linear", 0.5)])
 def test_decays_start_at_the_peak_and_end_in_the_last_step(name, half):
     config = OptimizerConfig(learning_rate=2.0, schedule=name, warmup_steps=10, end_factor=0.1)

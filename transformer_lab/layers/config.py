@@ -234,7 +234,7 @@ class StackConfig:
 
     @property
     def residual_scale(self) -> float:
-        """DeepNorm's factor alpha for encoder- or decoder-only models (Wang 2022, table 1)."""
+        """DeepNorm's factor alpha for encoder- or decoder-only models (Wang 2022, figure 2(b))."""
         return (2 * self.layers) ** 0.25 if self.norm_place == "deep" else 1.0
 
     def init_gain(self, role: str) -> float:
@@ -245,7 +245,7 @@ class StackConfig:
         if role == "query" and not self.scale_attention:
             gain *= self.head_dim**-0.5  # scores begin as if they were scaled (Raffel 2020)
         if self.norm_place == "deep" and role in ("value", "out", "gate", "up", "down"):
-            gain *= (8 * self.layers) ** -0.25  # DeepNorm's beta (Wang 2022, table 1)
+            gain *= (8 * self.layers) ** -0.25  # DeepNorm's beta (Wang 2022, figure 2(b))
         return gain
 
     @property

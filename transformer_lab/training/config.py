@@ -46,7 +46,7 @@ class OptimizerConfig:
 
     name: str = "adam"  # adam | sgd | adafactor | lion | muon
     learning_rate: float = 1e-3  # the peak of the schedule
-    schedule: str = "inverse_sqrt"  # inverse_sqrt | cosine | linear | constant
+    schedule: str = "inverse_sqrt"  # inverse_sqrt | flat_inverse_sqrt | cosine | linear | constant
     warmup_steps: int = 400  # the rate rises linearly from 0
     end_factor: float = 0.0  # share of the peak at the last step of cosine and linear
     b1: float = 0.9  # decay of the mean gradient (Adam, Lion, Muon)

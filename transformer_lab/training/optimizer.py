@@ -14,7 +14,7 @@ from transformer_lab.ops.stacked import LAYERS, of_paths
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.mesh import PART, path_of
 
-SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
+SCHEDULES = ("inverse_sqrt", "flat_inverse_sqrt", "cosine", "linear", "constant")
 OPTIMIZERS = ("adam", "sgd", "adafactor", "lion", "muon")
 Schedule = Callable[[Any], Any]
 
@@ -28,8 +28,9 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
     """The learning rate as a function of the step, 1 .. `steps`: warm-up, then decay.
 
     inverse_sqrt: peak * min(step / warmup, sqrt(warmup / step)), which with the peak (width *
-    warmup)^-0.5 is Vaswani 2017, eq. 3. cosine (Loshchilov 2017) and linear end at end_factor *
-    peak in the last step.
+    warmup)^-0.5 is Vaswani 2017, eq. 3. flat_inverse_sqrt does not rise: it is at the peak for the
+    steps of the warm-up, then as the other (Raffel 2020, section 3.1.2). cosine (Loshchilov 2017)
+    and linear end at end_factor * peak in the last step.
 
     With a peak of 1 and 100 steps of warm-up, inverse_sqrt gives 0.5 at step 50, 1 at step 100 and
     0.5 at step 400.
@@ -40,8 +41,10 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
     def rate(step):
         step = jnp.asarray(step, jnp.float32)
         rising = jnp.minimum(step / warmup, 1.0)
+        if config.schedule == "flat_inverse_sqrt":
+            rising = 1.0
         # sqrt(warmup / step) is 1 at the end of the warm-up, so the peak is reached there.
-        if config.schedule == "inverse_sqrt":
+        if config.schedule.endswith("inverse_sqrt"):
             return peak * rising * jnp.sqrt(warmup / jnp.maximum(step, warmup))
         if config.schedule == "constant":
             return peak * rising

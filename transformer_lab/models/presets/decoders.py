@@ -47,6 +47,7 @@ _GLM = replace(
     activation="geglu",
     norm_place="deep",
     mask="prefix",
+    dropout=0.1,
 )
 _MIXTRAL = replace(
     _LLAMA,
@@ -95,6 +96,13 @@ _CPU = replace(_GPT2, vocab_size=4096, max_length=512)
 _SIZES = ("layers", "width", "heads", "kv_heads", "head_dim", "feed_forward_width")
 _SPARSE = "every second layer was sparse; all are dense here"
 _GROWS = "the batch grew to this one"
+# Adafactor at a constant rate, then by the inverse square root of the step; no warm-up.
+_ADAFACTOR = {
+    "name": "adafactor", "schedule": "flat_inverse_sqrt", "warmup_steps": 10_000,
+    "weight_decay": 0.0,
+}  # fmt: skip
+_MAMBA_RUNS = "Gu 2023 (arXiv 2312.00752), appendix E.2: GPT-3's batches, 300e9 tokens"
+_SURVEY = "Zhao 2023 (arXiv 2303.18223), table 8"
 
 
 def _family(
@@ -125,7 +133,8 @@ DECODERS = {
     **_family(_GPT1, "Radford 2018, section 4.1; count: Radford 2019, table 2", {
         "gpt1": (12, 768, 12, 12, 64, 3072, 117e6, 2.5e-4, 64 * 512,
                  "the paper states no count; 110 M is Devlin 2019's, of a BERT of the same size"),
-    }),
+    }, trained_tokens=100 * 0.8e9, optimizer={"b2": 0.999, "weight_decay": 0.01, "end_factor": 0.0},
+        training_source="Radford 2018, section 4.1: 100 epochs, here of BooksCorpus's 0.8e9 words"),
     **_family(_GPT2, "Radford 2019, table 2; counts of the released weights", {
         "gpt2_small": (12, 768, 12, 12, 64, 3072, 124_439_808, None, 512 * 1024, "table: 117 M"),
         "gpt2_medium": (24, 1024, 16, 16, 64, 4096, 354_823_168, None, 512 * 1024, "table: 345 M"),
@@ -145,9 +154,9 @@ DECODERS = {
         "gpt3_175b": (96, 12_288, 96, 96, 128, 49_152, 175e9, 0.6e-4, 3.2e6),
     }, trained_tokens=300e9, note=_SPARSE),
     **_family(replace(_GPT3, vocab_size=40_000, max_length=1024), "Zeng 2021, table 1", {
-        "pangu_alpha_200b": (64, 16_384, 128, 128, 128, 65_536, 207e9, None, None,
+        "pangu_alpha_200b": (64, 16_384, 128, 128, 128, 65_536, 207e9, 2e-5, None,
                              "the query layer is one of the 64; on top of them: 210.1 B"),
-    }),
+    }, training_source=_SURVEY),
     **_family(_OPT_350M, "Zhang 2022, table 1; count of the released weights", {
         "opt_350m": (24, 1024, 16, 16, 64, 4096, 331.2e6, 3.0e-4, 0.5e6,
                      "released with embeddings of 512 and the norm behind; with 1024: 356 M"),
@@ -166,10 +175,11 @@ DECODERS = {
         "palm_8b": (32, 4096, 16, 1, 256, 16_384, 8.63e9, 1e-2, 512 * 2048),
         "palm_62b": (64, 8192, 32, 1, 256, 32_768, 62.50e9, 1e-2, 1024 * 2048),
         "palm_540b": (118, 18_432, 48, 1, 256, 73_728, 540.35e9, 1e-2, 2048 * 2048),
-    }, trained_tokens=780e9, note="Adafactor's rate, relative to the parameters; " + _GROWS),
+    }, trained_tokens=780e9, note="Adafactor's rate, relative to the parameters; " + _GROWS,
+        optimizer=_ADAFACTOR, training_source="Chowdhery 2022, section 5"),
     **_family(_GPT3, "Smith 2022, section 3", {
         "mt_nlg_530b": (105, 20_480, 128, 128, 160, 81_920, 530e9, 5.0e-5, 1920 * 2048, _GROWS),
-    }, trained_tokens=270e9),
+    }, trained_tokens=270e9, training_source=_SURVEY),
     **_family(_GOPHER, "Rae 2021, table 1", {
         "gopher_44m": (8, 512, 16, 16, 32, 2048, 44e6, 6e-4, 0.25e6),
         "gopher_117m": (12, 768, 12, 12, 64, 3072, 117e6, 6e-4, 0.25e6),
@@ -214,28 +224,30 @@ DECODERS = {
         "llama_33b": (60, 6656, 52, 52, 128, 17_920, 32.5e9, 1.5e-4, 4e6),
         "llama_65b": (80, 8192, 64, 64, 128, 22_016, 65.2e9, 1.5e-4, 4e6),
     }, trained_tokens=1.4e12),
-    **_family(_GLM, "Zeng 2022, section 2 and appendix", {
+    **_family(_GLM, "Zeng 2022, section 2", {
         "glm_130b": (70, 12_288, 96, 96, 128, 32_768, 130e9, 8e-5, 4224 * 2048, _GROWS),
-    }, trained_tokens=400e9),
+    }, trained_tokens=400e9, training_source=_SURVEY + ": 8.25 M tokens; dropout 0.1"),
     **_family(_MIXTRAL, "Jiang 2024, table 1; count of the released weights", {
         "mixtral_8x7b": (32, 4096, 32, 8, 128, 14_336, 46_702_792_704, None, None,
                          "the paper: 47B, of which 13B work for a token"),
     }),
-    **_family(_DEEPSEEK_MOE, "Dai 2024, section 5.1.2 and table 3, from memory", {
+    **_family(_DEEPSEEK_MOE, "Dai 2024, section 5.1.2", {
         "deepseek_moe_16b": (28, 2048, 16, 16, 128, 10_944, 16.4e9, 4.2e-4, 4608 * 4096,
                              "of which 2.8B work for a token"),
     }, trained_tokens=2e12),
     **_family(_GLAM, "Du 2022, table 4, from memory", {
-        "glam_64b_64e": (64, 8192, 128, 128, 128, 32_768, 1.2e12, 1e-2, 1e6,
-                         "of which 96.6B work for a token; Adafactor's rate"),
-    }, trained_tokens=600e9),
+        "glam_64b_64e": (64, 8192, 128, 128, 128, 32_768, 1.2e12, None, None,
+                         "of which 96.6B work for a token; its training was not looked up"),
+    }),
     **_states(_MAMBA, MixerConfig("mamba"), "Gu 2023, section 4.2.2, from memory", {
         "mamba_130m": (24, 768, 130e6),
         "mamba_370m": (48, 1024, 370e6),
         "mamba_790m": (48, 1536, 790e6),
+    }, batch_tokens=524_288, trained_tokens=300e9, training_source=_MAMBA_RUNS),
+    **_states(_MAMBA, MixerConfig("mamba"), "Gu 2023, section 4.2.2, from memory", {
         "mamba_1.4b": (48, 2048, 1.4e9),
         "mamba_2.8b": (64, 2560, 2.8e9),
-    }, batch_tokens=524_288, trained_tokens=300e9),
+    }, batch_tokens=1_048_576, trained_tokens=300e9, training_source=_MAMBA_RUNS),
     **_states(_RWKV, MixerConfig("rwkv"), "Peng 2023, table 2, from memory", {
         "rwkv4_169m": (12, 768, 1.693e8),
         "rwkv4_430m": (24, 1024, 4.304e8),
@@ -243,7 +255,7 @@ DECODERS = {
         "rwkv4_3b": (32, 2560, 2.985e9),
         "rwkv4_7b": (32, 4096, 7.393e9),
         "rwkv4_14b": (40, 5120, 1.415e10),
-    }, trained_tokens=330e9),
+    }, trained_tokens=330e9, training_source="Peng 2023 (arXiv 2305.13048), section 5"),
     **_family(_CPU, "this project, for a CPU", {
         "cpu_2m": (3, 192, 6, 6, 32, 768, None, None, None),
         "cpu_12m": (6, 384, 6, 6, 64, 1536, None, None, None),

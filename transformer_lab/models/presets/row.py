@@ -1,7 +1,7 @@
 """One entry of a table of published sizes, and a function that makes entries from a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -17,6 +17,11 @@ class Preset:
     learning_rate: float | None = None  # the peak of the schedule
     batch_tokens: int | None = None  # tokens in a batch; the final number where it grows
     trained_tokens: float | None = None
+    # Keys of config.optimizer in which the paper differs from AdamW with 2,000 steps of warm-up and
+    # a cosine to a tenth
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    # Where rate, batch, tokens and optimizer stand, if elsewhere than in `source`
+    training_source: str = ""
 
 
 def presets(
