@@ -1,0 +1,10 @@
+"""The M1 competition (Makridakis 1982): 1,001 yearly, quarterly and monthly series."""
+
+from typing import Any
+
+from transformer_lab.data.sources.m3 import read
+from transformer_lab.data.splits import Found, Report
+
+
+def series(config: Any, report: Report) -> Found:
+    return read(config, "m1")
