@@ -24,7 +24,7 @@ COVARIATES = 8  # sine and cosine of the place in the period, the hour, the week
 class SeriesConfig(SourceConfig):
     """Settings of series: the source, which series, and the origins that are held out."""
 
-    source: str = "m3"  # m1 | m3 | tourism | hourly | series_files
+    source: str = "m3"  # m1 | m3 | tourism | files
     path: str = ""  # local copy of the set, or the user's file
     frequency: str = ""  # of these series alone: monthly, hourly, ...; "": all
     period: int = 0  # steps after which a season returns; 0: that of the frequency
