@@ -24,8 +24,9 @@ COVARIATES = 8  # sine and cosine of the place in the period, the hour, the week
 class SeriesConfig(SourceConfig):
     """Settings of series: the source, which series, and the origins that are held out."""
 
-    source: str = "m3"  # m1 | m3 | tourism | files
+    source: str = "competitions"  # competitions | files
     path: str = ""  # local copy of the set, or the user's file
+    competition: str = "m3"  # m1, m3 or tourism
     frequency: str = ""  # of these series alone: monthly, hourly, ...; "": all
     period: int = 0  # steps after which a season returns; 0: that of the frequency
     horizon: int = 0  # steps of a forecast; 0: the set's own, or 0.1 of the series
@@ -159,10 +160,11 @@ class Windows(Sequence):
         series, origin = self[index]
         return series.values[:origin]
 
-    def future(self, index: int) -> Float[np.ndarray, "h"]:
-        """The values that a window's forecast is compared with."""
-        series, origin = self[index]
-        return series.values[origin : origin + self._horizons[self.ids[index]]]
+    def future(self) -> Float[np.ndarray, "n h"]:
+        """What each window's forecast is compared with; NaN where nothing is asked or known."""
+        steps = np.arange(self.horizon)
+        values = self._values[(self._starts[self.ids] + self.origins)[:, None] + steps]
+        return np.where(steps < self._horizons[self.ids][:, None], values, np.nan)
 
 
 @dataclass(frozen=True)
@@ -198,8 +200,8 @@ def load_series(config: SeriesConfig, horizon: int = 0) -> SeriesSplits:
             count, stride = getattr(config, f"{split}_origins"), config.stride or one.horizon
             if count:
                 last = end - one.horizon
-                origins = [x for x in range(last, 0, -stride)][:count]
-                held[split] += [(i, x) for x in reversed(origins)]
+                origins = list(range(last, 0, -stride))[:count]
+                held[split] += [(i, x) for x in reversed(origins) if _scored(one, x)]
                 end = min([end, *origins]) if origins else 0
         if end > 1:
             held["train"].append((i, end))
@@ -213,6 +215,12 @@ def load_series(config: SeriesConfig, horizon: int = 0) -> SeriesSplits:
     report |= {"series": len(series)} | {split: len(rows) for split, rows in held.items()}
     counts = {name: count for name, count in report.items() if count or name in SPLITS}
     return SeriesSplits(**parts, report=counts, licence=found.licence, content=digest.hexdigest())
+
+
+def _scored(one: Series, origin: int) -> bool:
+    """Whether a series has a value before and after an origin."""
+    known = np.isfinite(one.values)
+    return bool(known[:origin].any() and known[origin : origin + one.horizon].any())
 
 
 def adapted(one: Series, config: SeriesConfig) -> Series:

@@ -139,7 +139,6 @@ class Foresees(Protocol):
     horizon: int  # steps that are predicted
     covariates: int  # numbers that are known of each step
     outputs: int  # numbers for each step to come
-    shifted: int  # the first of them, which are values of the series
 
 
 class Forecaster(Protocol):

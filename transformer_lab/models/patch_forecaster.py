@@ -36,8 +36,7 @@ class PatchForecasterConfig(StackConfig):
     patch: int = 6  # steps of a patch
     causal: bool = False  # a decoder: a patch sees those before it; else an encoder
     covariates: int = 8  # numbers that are known of each step, past and future
-    outputs: int = 9  # numbers for each step to come, which the task sets ...
-    shifted: int = 9  # ... the first of which are values, and move with the series
+    outputs: int = 9  # numbers for each step to come; the task sets it
     step_width: int = 32  # width of the layer before the outputs, for each step
     linear: bool = True  # a linear map of the past is added to the outputs (Zeng 2023)
 
@@ -119,7 +118,7 @@ class StepsHead(nn.Module):
         if cfg.linear:
             past = jnp.concatenate([values, seen.astype(values.dtype)], axis=1)
             lines = nn.Dense(h, kernel_init=nn.initializers.zeros, name="linear")(past)
-            out = out.at[..., : cfg.shifted].add(lines[..., None])
+            out = out + lines[..., None]
         return out
 
 
