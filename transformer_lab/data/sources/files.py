@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.formats import conll, dialogues, squad, tables
+from transformer_lab.data.formats import conll, dialogues, squad, stamped, tables
 from transformer_lab.data.formats.lines import (
     JSON_LINES,
     LICENCE,
@@ -166,6 +166,14 @@ def preferences(config: Any, report: Report) -> Found:
 def _dialogues(config: Any, pairs: bool) -> Found:
     parts = {split: dialogues.read(file, pairs) for split, file in _paths(config).items()}
     return Found(parts, LICENCE)
+
+
+def series(config: Any, report: Report) -> Found:
+    """Series in one table, wide or long; see `data.formats.stamped`."""
+    if config.frequency:
+        raise LabError("config.data.frequency chooses among the series of a set: unset it")
+    file = own_path(config, "a .csv, .tsv or .jsonl file of series")
+    return Found({"train": stamped.read(file, config, report)}, LICENCE)
 
 
 def place_of(row: Example, split: str, config: Any) -> str:
