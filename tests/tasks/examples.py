@@ -116,6 +116,8 @@ SPEECH = {"model.frames": 2, "model.bins": 1, "batch.rows": 2, "batch.length": 5
 FRAMES = {"model.bins": 1, "model.channels": 2}
 IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
           "data.channels": 1}  # fmt: skip
+MAKES = {"model.image_size": (2, 2), "model.channels": 1, "model.patch_size": (1, 1),
+         "model.max_length": 2, "tokenizer.kind": "word", "batch.rows": 2}  # fmt: skip
 LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
 GREY = {"model.max_length": 8, "task.shrink": 1, "task.levels": 4}
 PIECES = {"tokenizer.kind": "wordpiece"}
@@ -130,6 +132,8 @@ RECALL = {"data.length": 6, "data.pairs": 1, "data.vocabulary": 8, "data.train_s
           "model.max_length": 8}  # fmt: skip
 MIXTURE = {"data.tasks": ("translate",), "data.pairs_source": "reverse", "data.held_out": 2,
            "batch.max_length": 16, "batch.tokens_per_batch": 64}  # fmt: skip
+
+PICTURES = ("diffusion",)  # tasks that make images
 
 # Of each task: the kind of its model, the name of its data in `DATA`, and its other settings.
 TASKS = {
@@ -147,6 +151,7 @@ TASKS = {
     "image_classification": ("vision", IMAGES),
     "transcription": ("whisper", TEXT, SPEECH),
     "detection": ("detr", FINDS),
+    "diffusion": ("dit", MAKES),
     "ctc": ("conformer", BATCH, TEXT, FRAMES),
     "word_vectors": ("word_vectors", WINDOWS),
 }
@@ -166,7 +171,7 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
     if task in ("parentheses", "text_to_text", "sequence_targets"):
         config = default_config(model=kind, task=task)
         values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}
-    elif task.startswith("image"):
+    elif task.startswith("image") or task in PICTURES:
         values |= images(folder, changed)
     elif task == "detection":
         values |= boxes(folder, changed)

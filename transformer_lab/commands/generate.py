@@ -1,4 +1,4 @@
-"""Continues a text.
+"""Continues a text, or draws pictures of it.
 
     transformer_lab generate --workdir=runs/gpt --prompt="The jury"
 
@@ -9,17 +9,22 @@ input) writes the log-probability and perplexity of each line instead of continu
 takes each prompt as a user's message and writes the answers. `--draft=DIR` lets a smaller run draft
 tokens (speculative decoding), which changes no greedy text, nor the distribution of drawn ones. A
 run of text_to_text answers too: `--prompt="summarize: ..."`.
+
+A run that makes pictures draws `--num_samples` of each prompt, a row of `--output=FILE.png` for
+each; `--prompt=""` draws without a text, and `--config.decode.guidance=4` keeps closer to one.
 """
 
 import json
 import math
 import sys
 from functools import cache
+from pathlib import Path
 
 from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.images.pixels import grid
 from transformer_lab.decoding.speculative import Speculator
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.opened import open_run
@@ -28,6 +33,7 @@ from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
 
 CONTINUING = ("language_modeling", "sft", "preferences", "grpo", "ppo")  # tasks
+DRAWING = ("diffusion", "picture_codes")
 
 
 def define() -> None:
@@ -43,6 +49,7 @@ def define() -> None:
     flags.DEFINE_string("system", "", "With --chat: what the assistant is told before.")
     flags.DEFINE_string("draft", "", "A smaller run of the same tokens, which drafts: same texts.")
     flags.DEFINE_bool("log_probs", False, "Write JSON lines with each token's log-probability.")
+    flags.DEFINE_string("output", "", "Of a run that makes pictures: the PNG file to write.")
 
 
 def main(_: list[str]) -> None:
@@ -50,12 +57,12 @@ def main(_: list[str]) -> None:
     if sum((args.prompt is not None, bool(args.prompts), bool(args.score))) != 1:
         raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
     config = cli.get_config()
-    answers = config.task.kind == "text_to_text"
-    if config.task.kind not in CONTINUING and not answers:
+    answers, draws = config.task.kind == "text_to_text", config.task.kind in DRAWING
+    if config.task.kind not in CONTINUING and not (answers or draws):
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
     if answers and (args.score or args.log_probs or args.num_samples > 1 or args.chat):
         raise LabError("a text-to-text run takes --prompt or --prompts alone, prefix included")
-    if args.num_samples > 1 and config.decode.beam_size > 1:
+    if args.num_samples > 1 and not draws and config.decode.beam_size > 1:
         raise LabError("--num_samples draws; a beam search gives --config.decode.n_best texts")
     if args.draft and (answers or args.score):
         raise LabError("--draft goes with a language model's --prompt or --prompts")
@@ -64,9 +71,17 @@ def main(_: list[str]) -> None:
     if args.prompt and clean(args.prompt) != args.prompt:  # Python keeps such bytes as surrogates
         raise LabError("--prompt holds bytes that are no UTF-8: write it in UTF-8")
     texts = [args.prompt] if args.prompt is not None else read_lines(args.prompts or args.score)
+    if draws != bool(args.output) or draws and (args.score or args.chat or args.draft):
+        raise LabError(
+            "a run that makes pictures takes --prompt or --prompts and --output=FILE.png"
+        )
     trainer, params = cli.open_run()
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
-    if answers:
+    if draws:
+        made = trainer.task.draw(params, texts, args.num_samples, args.seed, trainer.place)
+        Path(args.output).write_bytes(grid(made))
+        log(f"{args.output}: {len(texts)} rows of {args.num_samples} pictures")
+    elif answers:
         decoder = trainer.task.decoder(trainer.place)
         for best in trainer.task.translate(decoder, params, texts, log):
             print("\n".join(best))

@@ -87,12 +87,14 @@ class LayerNorm(nn.Module):
 
     epsilon: float
     use_bias: bool
+    use_scale: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         shape = x.shape[-1:]
-        scale = self.param("scale", nn.initializers.ones, shape)
-        bias = jnp.zeros(shape)
+        scale, bias = jnp.ones(shape), jnp.zeros(shape)
+        if self.use_scale:
+            scale = self.param("scale", nn.initializers.ones, shape)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, shape)
         return layer_norm(x, scale, bias, self.epsilon)
@@ -114,15 +116,19 @@ class DyT(nn.Module):
         return out.astype(x.dtype)
 
 
-def norm(config: StackConfig) -> nn.Module:
-    """The norm that the config names: LayerNorm (Ba 2016), RMSNorm (Zhang 2019), DyT or none."""
+def norm(config: StackConfig, weights: bool = True) -> nn.Module:
+    """The norm that the config names: LayerNorm (Ba 2016), RMSNorm (Zhang 2019), DyT or none.
+
+    Without `weights`, which DyT keeps, something else scales and shifts the norm's output.
+    """
     if config.norm == "none":
         return Identity()
     if config.norm == "dyt":
         return DyT(config.dyt_alpha, config.norm_bias)
     if config.norm == "rms_norm":
-        return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=config.compute_dtype)
-    return LayerNorm(config.norm_epsilon, config.norm_bias)
+        how = {"epsilon": config.norm_epsilon, "dtype": config.compute_dtype}
+        return nn.RMSNorm(**how, use_scale=weights)
+    return LayerNorm(config.norm_epsilon, config.norm_bias and weights, weights)
 
 
 class FeedForward(nn.Module):

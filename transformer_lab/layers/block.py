@@ -1,16 +1,19 @@
 """The block that every stack is made of: attention or another mixer, and feed-forward."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.errors import LabError
 from transformer_lab.layers.adapter import Adapter
 from transformer_lab.layers.attention import Attention, KeyValue
-from transformer_lab.layers.basic import FeedForward, norm
+from transformer_lab.layers.basic import Dense, FeedForward
+from transformer_lab.layers.basic import norm as norm_of
 from transformer_lab.layers.block_config import mixer_of
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.convolution import Convolution
@@ -39,14 +42,23 @@ class Block(nn.Module):
 
     conformer: x + feed_forward(norm(x)) / 2, attention, a convolution if `convolution_width` is
     set, x + feed_forward(norm(x)) / 2, then a norm (Gulati 2020, eq. 1).
+
+    `conditioned`: attention and feed-forward f become gate * f(norm(x) (1 + scale) + shift), whose
+    gate, scale and shift are linear in a vector for each example, such as of a time and a class.
+    All are 0 at first, so that the block begins as the identity (adaLN-Zero, Peebles 2023, 3.2).
     """
 
     config: StackConfig
     causal: bool = False
     cross: bool = False
+    conditioned: bool = False
 
     def setup(self):
         cfg = self.config
+        norm = partial(norm_of, weights=not self.conditioned)
+        if self.conditioned:
+            zeros = nn.initializers.zeros
+            self.modulation = Dense(6 * cfg.width, True, cfg.compute_dtype, zeros)
         self.mixes = cfg.mixer.kind != "attention"
         if self.mixes:
             self.mixer, self.mixer_norm = mixer_of(cfg.mixer.kind)(cfg), norm(cfg)
@@ -92,6 +104,7 @@ class Block(nn.Module):
         bias: Bias | None = None,
         added: Float[Array, "#b t d"] | None = None,
         drop_rate: float | Float[Array, ""] = 0.0,
+        condition: Float[Array, "b d"] | None = None,
     ) -> Float[Array, "b t d"]:
         """All positions at once; `added` are position vectors, `drop_rate` is that of drop path."""
         keys = (None,) * 6 if dropout_key is None else jax.random.split(dropout_key, 6)
@@ -106,6 +119,9 @@ class Block(nn.Module):
             key_value = self.cross_attention.keys_and_values(memory)
             cross = lambda h: self.cross_attention(h, key_value, memory_seen, keys[1])  # noqa: E731
         forward = lambda h: self._forward(h, keys[5], flow, None)[0]  # noqa: E731
+        if self.conditioned:
+            parts = jnp.split(self.modulation(jax.nn.silu(condition))[:, None], 6, axis=-1)
+            mixed, forward = _modulated(mixed, *parts[:3]), _modulated(forward, *parts[3:])
         more = self._more(flow, dropout_key)
         x = constrain(x if added is None else x + added, *STREAM)
         x = self._compose(x, mixed, cross, forward, keys[2:5], drop_rate, more)
@@ -228,6 +244,10 @@ class Block(nn.Module):
 
 def _scaled(sublayer, weights):
     return _then(sublayer, lambda h: h * weights.astype(h.dtype))
+
+
+def _modulated(sublayer, shift, scale, gate):
+    return lambda h: gate * sublayer(h * (1 + scale) + shift)
 
 
 def _then(sublayer, adapter):

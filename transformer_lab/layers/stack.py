@@ -30,13 +30,15 @@ class Stack(nn.Module):
     layers: int
     causal: bool = False
     cross: bool = False
+    conditioned: bool = False
 
     def setup(self):
         settings = [self.config.layer(i) for i in range(self.layers)]
-        make_layers(self, [partial(Block, cfg, self.causal, self.cross) for cfg in settings])
+        kind = self.causal, self.cross, self.conditioned
+        make_layers(self, [partial(Block, cfg, *kind) for cfg in settings])
         self.score_bias = ScoreBias(self.config, self.causal)
         if self._ends_in_norm:
-            self.final_norm = norm(self.config.last(self.layers))
+            self.final_norm = norm(self.config.last(self.layers), not self.conditioned)
 
     @property
     def _ends_in_norm(self) -> bool:
@@ -52,11 +54,13 @@ class Stack(nn.Module):
         dropout_key: DropoutKey | None = None,
         prefix: Bool[Array, "b t"] | None = None,
         added: Float[Array, "#b t d"] | None = None,
+        condition: Float[Array, "b d"] | None = None,
     ) -> Float[Array, "b t d"]:
         """The states after all layers; a call without a key uses no dropout.
 
         A query attends to what is `seen` and, in a causal stack, to no later key except those of
-        the prefix. `added` are position vectors, added before each layer.
+        the prefix. `added` are position vectors, added before each layer. A conditioned stack's
+        blocks are scaled and shifted by the `condition`.
         """
         places = self._places(x.shape[1])
         seen = self._ordered(seen, prefix)
@@ -64,7 +68,8 @@ class Stack(nn.Module):
 
         def each(i):
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
-            return seen, memory, memory_seen, key, places, bias, added, self._drop_rate(i)
+            rate = self._drop_rate(i)
+            return seen, memory, memory_seen, key, places, bias, added, rate, condition
 
         return self._finish(run_layers(self, x, each))
 

@@ -33,6 +33,15 @@ def to_patches(images: Float[Array, "b h w c"], patch: Size) -> Float[Array, "b 
     return jnp.swapaxes(split, 2, 3).reshape(b, rows * columns, -1)
 
 
+def from_patches(
+    patches: Float[Array, "b n p"], image: Size, patch: Size
+) -> Float[Array, "b h w c"]:
+    """The images that `to_patches` cuts into these patches."""
+    rows, columns = patch_grid(image, patch)
+    split = patches.reshape(len(patches), rows, columns, *patch, -1)
+    return jnp.swapaxes(split, 2, 3).reshape(len(patches), *image, -1)
+
+
 def grid_sinusoids(grid: Size, width: int) -> Float[Array, "n d"]:
     """Sinusoids of each patch's column in half of the dims and of its row in the other half, each
     with sines before cosines (Chen 2021, section 5.1). The width must be a multiple of 4."""

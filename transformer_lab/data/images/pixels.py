@@ -42,9 +42,16 @@ def blind_bits(train: Levels, held: Levels, levels: int) -> float:
 def sheet(rows: Float[np.ndarray, "r c h w"], levels: int) -> bytes:
     """A PNG image of rows of images given as levels; NaN is white, as are the gaps between them."""
     grey = np.nan_to_num(rows * 255 / (levels - 1), nan=255).round().astype(np.uint8)
-    large = grey.repeat(_CELL, axis=2).repeat(_CELL, axis=3)
-    spaced = np.pad(large, ((0, 0), (0, 0), (_GAP, 0), (_GAP, 0)), constant_values=255)
-    r, c, h, w = spaced.shape
+    return grid(grey[..., None], _CELL)
+
+
+def grid(rows: UInt8[np.ndarray, "r c h w k"], enlarged: int = 2) -> bytes:
+    """A PNG image of rows of images, each pixel a square of this side, with white gaps between."""
+    large = rows.repeat(enlarged, axis=2).repeat(enlarged, axis=3)
+    gaps = (0, 0), (0, 0), (_GAP, 0), (_GAP, 0), (0, 0)
+    spaced = np.pad(large, gaps, constant_values=255)
+    r, c, h, w, k = spaced.shape
+    flat = spaced.swapaxes(1, 2).reshape(r * h, c * w, k)
     file = io.BytesIO()
-    Image.fromarray(spaced.swapaxes(1, 2).reshape(r * h, c * w)).save(file, "PNG")
+    Image.fromarray(flat[..., 0] if k == 1 else flat).save(file, "PNG")
     return file.getvalue()

@@ -14,6 +14,8 @@ from transformer_lab.data.images import reading
 from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, read
 from transformer_lab.errors import LabError
 
+HELD = 2**28  # bytes of a split's images that are kept once they are read from their files
+
 
 class ImageSet(NamedTuple):
     """The images of a split as uint8 arrays, paths or bytes, and the class number of each."""
@@ -21,6 +23,7 @@ class ImageSet(NamedTuple):
     items: Any  # a sequence of images
     labels: Any
     content: str  # text or digest that differs where the data does
+    texts: Sequence[str] | None = None  # what each image shows, if the set says more than classes
 
 
 class FoundImages(NamedTuple):
@@ -36,7 +39,8 @@ class FoundImages(NamedTuple):
 class ImageConfig(SourceConfig):
     """Settings of images: the source, its files, their size and channels, and the splits."""
 
-    source: str = "fashion_mnist"  # fashion_mnist | idx | digits | folders | table | tfds
+    # fashion_mnist | idx | digits | folders | table | tfds | stamp_categories | emoji
+    source: str = "fashion_mnist"
     path: str = ""  # local copy of the set, or the user's folder or files
     tfds_name: str = ""  # a set with the features "image" and "label"
     path_column: str = "path"  # of a table, by its header
@@ -77,9 +81,11 @@ class Images(Sequence):
         channels: int,
         size: reading.Size = (),
         background: str = "white",
+        texts: Sequence[str] | None = None,
     ):
-        self._items, self._labels, self._numbers = items, labels, numbers
+        self._items, self._labels, self._numbers, self._texts = items, labels, numbers, texts
         self.channels, self.size, self._background = channels, size, background
+        self._held: dict[int, np.ndarray] = {}  # images of files, by number
         if not size and len(numbers):
             self.size = self._read(int(numbers[0])).shape[:2]
 
@@ -95,6 +101,11 @@ class Images(Sequence):
         """The class number of each image, found without reading the images."""
         return [int(self._labels[number]) for number in self._numbers]
 
+    @property
+    def texts(self) -> list[str] | None:
+        """What each image shows in words; None if the set says no more than classes."""
+        return None if self._texts is None else [self._texts[number] for number in self._numbers]
+
     def classes(self) -> set[int]:
         """The class numbers that occur here; empty if labels must be read with the images."""
         if not isinstance(self._labels, np.ndarray):
@@ -105,7 +116,12 @@ class Images(Sequence):
         item = self._items[number]
         if isinstance(item, np.ndarray):
             return reading.from_array(item, self.channels, self.size)
-        return reading.read_image(item, self.channels, self.size, self._background)
+        if (held := self._held.get(number)) is not None:
+            return held
+        image = reading.read_image(item, self.channels, self.size, self._background)
+        if image.size * len(self._numbers) <= HELD:
+            self._held[number] = image
+        return image
 
 
 @dataclass(frozen=True)
@@ -137,7 +153,7 @@ def load_images(config: ImageConfig) -> ImageSplits:
     splits, channels, size = {}, config.channels or found.channels, config.size
     for split in SPLITS:
         part = found.parts.get(split, found.parts["train"])
-        form = (channels, size, config.background)
+        form = (channels, size, config.background, part.texts)
         splits[split] = Images(part.items, part.labels, numbers[split], *form)
         size = splits[split].size  # the first training image's, for all
     digest = hashlib.sha256(f"{found.names} {channels} {size} {config.background}".encode())
@@ -169,7 +185,8 @@ def _whole(part: ImageSet, config: ImageConfig) -> ImageSet:
         kept = np.flatnonzero(list(pool.map(good, part.items)))
     if len(kept) == len(part.items):
         return part
-    return ImageSet([part.items[i] for i in kept], part.labels[kept], part.content)
+    texts = part.texts and [part.texts[i] for i in kept]
+    return ImageSet([part.items[i] for i in kept], part.labels[kept], part.content, texts)
 
 
 def _split(found: FoundImages, config: ImageConfig) -> dict[str, np.ndarray]:

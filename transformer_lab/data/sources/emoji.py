@@ -1,4 +1,4 @@
-"""Emoji drawn by two artists and named in two languages: pictures with captions."""
+"""Emoji drawn by two artists and named in two languages: pictures with captions or categories."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,8 @@ from PIL import Image
 
 from transformer_lab.data.emoji import ARTISTS, Captioned, Concept, Drawing
 from transformer_lab.data.fetch import fetch
+from transformer_lab.data.images.sources import FoundImages
+from transformer_lab.data.sources.folders import with_classes
 from transformer_lab.errors import LabError
 
 WORDS = "emojibase-data"
@@ -45,6 +47,23 @@ def captioned(config: Any) -> Captioned:
 
     codes = [code for code in english if code in mine and code in others]
     return Captioned(codes, concept, pictures, LICENCE)
+
+
+def images(config: Any) -> FoundImages:
+    """1,900 neutral drawings of one artist, in one split: the class of each is its category, such
+    as "food & drink", and its text the English name."""
+    mine, words, categories = (
+        _files(config, ARTISTS[0]),
+        _read_words(config, "en"),
+        _categories(config),
+    )
+    kept = [(code, entry) for code, entry in words.items() if code in mine]
+    labelled = [(mine[code], categories[entry["group"]]) for code, entry in kept]
+    folder = _package(config, f"emoji-datasource-{ARTISTS[0]}")
+    found = with_classes({"train": labelled}, folder)
+    part, texts = found.parts["train"], [entry["label"] for _, entry in kept]
+    part = part._replace(texts=texts, content="\n".join([part.content, *texts]))
+    return found._replace(parts={"train": part}, licence=LICENCE)
 
 
 def _package(config: Any, package: str) -> Path:
