@@ -18,7 +18,7 @@ from transformer_lab.ops.dropout import dropout
 class WaveNetConfig:
     """Settings of the layers and of the outputs."""
 
-    layers: int = 6
+    layers: int = 6  # gated convolutions, one after the other
     cycle: int = 6  # layers after which the dilations 1, 2, 4, ... begin again
     taps: int = 2  # steps that a convolution sees
     width: int = 32  # channels of the residual stream

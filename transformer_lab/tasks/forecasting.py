@@ -31,6 +31,7 @@ from transformer_lab.tasks.building import Shapes, shapes_of
 class ForecastingConfig:
     """Settings of forecasts, the config section `task`."""
 
+    # The levels whose values are forecast for each step; 0.5 is the median, the forecast itself
     quantiles: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     # mu of the mu-law sign(x) ln(1 + mu |x|) / ln(1 + mu) (van den Oord 2016, 2.2) of values
     # divided by the series' mean; errors then count as shares of the level. 0: no such law
