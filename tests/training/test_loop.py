@@ -371,6 +371,8 @@ def test_init_from_takes_weights_by_path_and_lists_what_became_of_each(whole, tm
     runs.run(config, tmp_path / "new", str(whole), r"^encoder/")
     lists = [line for line in capfd.readouterr().err.splitlines() if line.startswith("init_from")]
     assert [line.split(":")[1].split()[0] for line in lists] == ["loaded", "new", "skipped"]
+    assert "encoder (" in lists[0] and max(map(len, lists)) < 100
+    assert sources.in_short(["a/b", "c"]) == "a/b, c"
     trainer = make_trainer(config, 8)
     with Checkpoints(whole, 5) as checkpoints:
         old = checkpoints.restore_params(10)

@@ -6,6 +6,7 @@ where it lay, which step, and a fingerprint of the leaves that were taken from i
 
 import hashlib
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +172,7 @@ def take(
     params, lists = merge_params(trainer.whole(state), source.params, pattern)
     step = "" if source.step is None else f" step {source.step}"
     for name, paths in lists.items():
-        log(f"init_from{step}: {name} {len(paths)}: {', '.join(paths) or '-'}")
+        log(f"init_from{step}: {name} {len(paths)}: {in_short(paths)}")
     if not lists["loaded"]:
         raise LabError(f'--init_from: no parameter fits the pattern "{pattern}"')
     state = trainer.with_params(state, params)
@@ -219,6 +220,14 @@ def merge_params(
     merged = jax.tree_util.tree_map_with_path(take, params)
     skipped = sorted(flat.keys() - set(loaded))
     return merged, {"loaded": loaded, "new": new, "skipped": skipped}
+
+
+def in_short(paths: list[str], most: int = 12) -> str:
+    """Paths with commas between; of many the first parts, each with the number of its paths."""
+    if len(paths) <= most:
+        return ", ".join(paths) or "-"
+    firsts = Counter(path.partition("/")[0] for path in paths)
+    return ", ".join(f"{first} ({count})" for first, count in firsts.items())
 
 
 def leaves(tree: Params) -> dict[str, Any]:
