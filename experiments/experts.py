@@ -79,7 +79,7 @@ def get_experiment(scale: str) -> Experiment:
             "load_variation", "information", "parameters", "flops_a_byte",
         ),
         changes=SIZES[scale],
-        base="dense",
+        base={"experts": "dense", "dense_total": "dense", "unbalanced": "experts"},
         measure=measure,
     )  # fmt: skip
 

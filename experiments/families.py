@@ -3,8 +3,9 @@
 python -m transformer_lab sweep --experiment=experiments/families.py --workdir=runs/families
 
 Raffel 2020, table 2, without its pre-training: an encoder-decoder, one stack that reads the source
-both ways (prefix LM) or from left to right alone, and, for the classes only, an encoder. All of
-about as many parameters. Each learns one task a run, the classes as words but for the encoder.
+both ways (prefix LM) or from left to right alone, and, for the classes only, an encoder. All have
+about as many parameters, where the paper's encoder-decoder has twice those of one stack. Each
+learns one task a run, the classes as words but for the encoder.
 `sentiment_accuracy` is that on 500 held-out film reviews (the larger class has 0.608); `accuracy`
 is in the encoder's row that of all 1,291, else of tokens.
 
@@ -12,8 +13,8 @@ Scale cpu: two epochs of the reviews, 500 steps of translation, one seed; seven 
 20 times as long with width 512, three seeds, on the same small data.
 
 2026-11-28, 3 to 5 minutes of one core a run: translation 20.5 BLEU by the encoder-decoder, 16.9 by
-the prefix and 16.5 by the causal stack, the paper's order; of the reviews all have 0.718, the
-encoder 0.729 of its 1,291: from scratch the families do not differ there.
+the prefix and 16.5 by the causal stack, one seed; of the reviews all have 0.718, the encoder 0.729
+of its 1,291: from scratch the families do not differ there.
 """
 
 from transformer_lab.sweeps import papers

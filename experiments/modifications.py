@@ -16,7 +16,8 @@ differences say little. At scale paper GPT-2 small, the base translator, three s
 2026-11-28, nats gained by the language model and by the translator: RoPE 0.17 and 0.14, ALiBi
 0.14 and 0.19, T5's positions 0.06 and 0.13, a head of its own 0.11 and 0.54, gates 0.01 and 0.24 to
 0.29, the parallel block 0.00 and 0.37, RMSNorm 0.01 and -0.05, DyT -0.05 and -0.20, the norm last
-0.00 and -0.54, one head of keys 0.01 and -0.18. Most do not transfer, as in the paper.
+0.00 and -0.54, one head of keys 0.01 and -0.18, of one seed. The tasks differ in initial values and
+optimizer as well, so that what does not transfer may be due to those.
 """
 
 from matplotlib.figure import Figure

@@ -28,9 +28,9 @@ NORMS = [
 ]
 DECIDING = ("post", "pre_layer_norm", "pre_dyt", "pre_none")  # sentences rest on them
 RATES = (5e-4, 1e-3, 2e-3)
-C4 = {
-    "data.source": "tfds", "data.tfds_name": "c4/en", "steps": 50_000, "batch.rows": 128,
-    "batch.length": 512, "eval_every": 5_000, "save_every": 5_000, "tokenizer.vocab_size": 32_000,
+PAPER = papers.C4 | {
+    "steps": 50_000, "batch.rows": 128, "batch.length": 512, "eval_every": 5_000,
+    "save_every": 5_000, "tokenizer.vocab_size": 32_000,
 }  # fmt: skip
 BARE = [  # without residuals
     Variation("post_bare", {"model.norm_place": "post", "model.residual": False}),
@@ -44,7 +44,7 @@ def get_experiment(scale: str) -> Experiment:
     sizes = {"model.layers": 6, "model.width": 96, "model.heads": 3, "steps": 250}
     sizes |= {"eval_every": 250}
     if not small:
-        sizes = {"model.layers": 12, "model.width": 768, "model.heads": 24, **C4}
+        sizes = {"model.layers": 12, "model.width": 768, "model.heads": 24, **PAPER}
     warmup = [
         Variation("", {"optimizer.warmup_steps": sizes["steps"] // 10}),
         Variation("no_warmup", {"optimizer.warmup_steps": 1}),

@@ -11,6 +11,7 @@ in Vaswani 2017, section 3.4; `sinusoidal_unscaled` shows what happens without. 
 
 from matplotlib.figure import Figure
 
+from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, chain, seeds
 
@@ -24,7 +25,7 @@ LENGTHS = (128, 256, 512)
 
 
 def get_experiment(scale: str) -> Experiment:
-    """At scale cpu 300 steps, three seeds of the rows that decide; else 3 seeds of 5,000 steps."""
+    """At scale cpu 300 steps, three seeds of the rows that decide; else 3 seeds of 50,000 on C4."""
     kinds = [_row(kind) for kind in KINDS]
     unscaled = Variation("sinusoidal_unscaled", {"config": f"{FILE}:sinusoidal"})
     decide = [row for row in kinds if row.row in DECIDING] + [unscaled]
@@ -35,7 +36,7 @@ def get_experiment(scale: str) -> Experiment:
         metric="bits_per_byte",
         columns=tuple(f"bits_per_byte_{n}" for n in LENGTHS[1:]),
         changes={"tensorboard": False}
-        | ({"steps": 300, "eval_every": 300} if scale == "cpu" else {"steps": 5000}),
+        | ({"steps": 300, "eval_every": 300} if scale == "cpu" else papers.C4 | {"steps": 50_000}),
         base=dict.fromkeys(KINDS, "none") | {"sinusoidal_unscaled": "sinusoidal"},
         plot=plot,
     )
