@@ -1,9 +1,10 @@
-"""Scores what a text classifier must beat, on the same splits as its config.
+"""Scores what a text classifier or tagger must beat, on the same splits as its config.
 
     transformer_lab baseline --config=configs/finetune_sentiment.py
 
 These are the most frequent class, and logistic regression on TF-IDF of words and word pairs, whose
-regularisation C is chosen on the validation split.
+regularisation C is chosen on the validation split; of tags each word's most frequent one, and a
+hidden Markov model.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from transformer_lab import cli
 from transformer_lab.data import labelled, tfidf
 from transformer_lab.errors import LabError, known
 from transformer_lab.tasks import scores
+from transformer_lab.tasks.counted_tags import CountedTags
 from transformer_lab.training.config import Resolved, resolve
 
+NAMES = {"commonest": "each word's own", "likeliest": "hidden Markov model"}
 SCORES = ("accuracy", "f1", "matthews")
 
 
@@ -27,7 +30,7 @@ def define() -> None:
 def main(_: list[str]) -> None:
     table = Table("classifier", "split", "rows", *SCORES)
     for name, split, count, values in measure(resolve(cli.get_config())):
-        table.add_row(name, split, f"{count:,}", *(f"{values[score]:.4f}" for score in SCORES))
+        table.add_row(name, split, f"{count:,}", *(f"{x:.4f}" for x in values.values()))
     Console().print(table)
 
 
@@ -36,8 +39,11 @@ def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float
 
     Raises: LabError for a config of another task, or examples without a class.
     """
+    if resolved.task_kind == "tagging":
+        yield from measure_tags(labelled.load_labelled(resolved.sections["data"]))
+        return
     if resolved.task_kind != "classification" or resolved.sections["task"].regression:
-        raise LabError("the baseline needs a config of task classification, without regression")
+        raise LabError("the baseline needs a config of task classification or tagging")
     data, positive = labelled.load_labelled(resolved.sections["data"]), None
     if name := resolved.sections["task"].positive_label:
         positive = known("task.positive_label = ", name, data.labels)
@@ -51,6 +57,17 @@ def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float
                 found = scores.accuracy(gold, guess), scores.f1(gold, guess, positive)
                 values = (*found, scores.matthews(gold, guess))
                 yield title, split, len(gold), dict(zip(SCORES, values, strict=True))
+
+
+def measure_tags(data: labelled.Splits) -> Iterator[tuple[str, str, int, dict[str, float]]]:
+    """Yields name, held-out split, its number of words and their accuracy by `CountedTags`."""
+    counted = CountedTags(data.train)
+    for title in ("commonest", "likeliest"):
+        for split in ("validation", "test"):
+            if rows := getattr(data, split):
+                guess = getattr(counted, title)([row.words for row in rows])
+                both = sum((row.tags for row in rows), []), sum(guess, [])
+                yield NAMES[title], split, len(both[0]), {"accuracy": scores.accuracy(*both)}
 
 
 def columns(rows: list[labelled.LabelledRow]) -> tfidf.Rows:

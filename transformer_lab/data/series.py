@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
-from transformer_lab.data.splits import SPLITS, Found, Report, SourceConfig, Splits, read
+from transformer_lab.data.splits import SPLITS, Report, SourceConfig, Splits, read
 from transformer_lab.errors import LabError, at_least, known
 
-PERIODS = {"yearly": 1, "quarterly": 4, "monthly": 12, "weekly": 52, "daily": 7, "hourly": 24}
-PERIODS |= {"half-hourly": 48, "other": 1}
-COVARIATES = 8  # sine and cosine of the place in the period, the hour, the weekday, the year's day
+PERIODS = {"yearly": 1, "quarterly": 4, "monthly": 12, "other": 1}  # steps of a season
+COVARIATES = 8  # sine and cosine of four places, see `calendar`
 
 
 @dataclass(frozen=True)
@@ -26,27 +25,24 @@ class SeriesConfig(SourceConfig):
 
     source: str = "competitions"  # competitions | files
     path: str = ""  # local copy of the set, or the user's file
-    competition: str = "m3"  # m1, m3 or tourism
-    frequency: str = ""  # of these series alone: monthly, hourly, ...; "": all
-    period: int = 0  # steps after which a season returns; 0: that of the frequency
-    horizon: int = 0  # steps of a forecast; 0: the set's own, or 0.1 of the series
-    validation_origins: int = 1  # of each series; 0: train up to the test, with no validation
+    competition: str = "m3"  # m1 | m3 | tourism
+    frequency: str = ""  # yearly, quarterly, monthly or other series alone; "": all
+    period: int = 0  # steps after which a season returns; 0: that of the series' frequency
+    horizon: int = 0  # steps that are predicted; 0: the set's own, or a tenth of a user's series
+    validation_origins: int = 1  # of each series; 0: train up to the test, without validation
     test_origins: int = 1  # of each series
     stride: int = 0  # steps from an origin to the next; 0: the horizon
     date_column: str = "date"  # of users' files, by their header
     series_column: str = "series"  # with the series' names; a file without it is wide
-    value_column: str = "value"  # of a long file
+    value_column: str = "value"  # of a file that is not wide
 
     KIND = "series"
 
     def __post_init__(self):
         super().__post_init__()
-        if self.frequency:
-            known("config.data.frequency = ", self.frequency, PERIODS)
-        at_least(
-            self, "config.data", 0, "period", "horizon", "validation_origins", "test_origins",
-            "stride",
-        )  # fmt: skip
+        known("config.data.frequency = ", self.frequency, ("", *PERIODS))
+        counts = "period", "horizon", "validation_origins", "test_origins", "stride"
+        at_least(self, "config.data", 0, *counts)
 
 
 class Series(NamedTuple):
@@ -68,30 +64,25 @@ class Series(NamedTuple):
 
 
 def calendar(series: Series, count: int) -> Float32[np.ndarray, "count 8"]:
-    """Sine and cosine of where each of the first `count` steps stands: in the period, counted from
+    """Sine and cosine of where each of the first `count` steps stands in the period, counted from
     the series' start, and by its stamp in the day, the week and the year (0 without a stamp)."""
-    shares = np.full((count, COVARIATES // 2), np.nan)
+    shares = np.full((count, 4), np.nan)
     if series.period > 1:
         shares[:, 0] = np.arange(count) / series.period
     if (stamps := series.stamps(0, count)) is not None:
-        days = stamps.astype("M8[D]")
-        hours = (stamps.astype("M8[m]") - days).astype(int) / 1440
-        month = days.astype("M8[M]")
-        weekdays = (days.astype(int) + hours) / 7
-        year = month.astype(int) % 12 + (days - month.astype("M8[D]")).astype(int) / 31
-        shares[:, 1:] = np.stack([hours, weekdays, year / 12], axis=1)
-        if series.step[-1] not in "hms":
-            shares[:, 1] = np.nan
-    angles = 2 * np.pi * shares
-    both = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, COVARIATES)
-    return np.nan_to_num(both).astype(np.float32)
+        minutes, months = stamps.astype("M8[m]").astype(int), stamps.astype("M8[M]")
+        into = (stamps.astype("M8[D]") - months.astype("M8[D]")).astype(int)  # days of the month
+        shares[:, 1:3] = minutes[:, None] / [1440, 10080]
+        shares[:, 3] = months.astype(int) / 12 + into / 372
+    both = np.stack([np.sin(2 * np.pi * shares), np.cos(2 * np.pi * shares)], axis=-1)
+    return np.nan_to_num(both).reshape(count, COVARIATES).astype(np.float32)
 
 
 class Windows(Sequence):
-    """The windows of a split: a series and an origin each, `len` of them.
+    """The windows of a split, each a series and an origin.
 
-    With `drawn`, for training, a window's origin is any step of its series that leaves values to
-    predict before `origins`, and a random number chooses it.
+    If the origins are `drawn`, in training, a random number chooses that of a window among those
+    whose steps to come end before `origins`.
     """
 
     def __init__(
@@ -102,13 +93,12 @@ class Windows(Sequence):
         horizon: int,
         drawn: bool = False,
     ):
-        self.series, self.ids, self.origins, self.drawn = series, ids, origins, drawn
-        self.horizon = horizon
-        sizes = [len(one.values) + horizon for one in series]
-        self._starts = np.cumsum([0, *sizes])
-        after = np.full(horizon, np.nan)
-        parts = [np.concatenate([one.values, after]) for one in series]
-        self._values = np.concatenate(parts) if parts else np.zeros(0)
+        self.series, self.ids, self.origins = series, ids, origins
+        self.horizon, self.drawn = horizon, drawn
+        sizes = [len(one.values) + horizon for one in series]  # with the steps after its end
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        nothing = np.full(horizon, np.nan)
+        self._values = np.concatenate([x for one in series for x in (one.values, nothing)])
         self._calendar = np.concatenate([calendar(*x) for x in zip(series, sizes, strict=True)])
         self._periods = np.array([one.period for one in series], np.int32)
         self._horizons = np.array([min(one.horizon or horizon, horizon) for one in series])
@@ -120,39 +110,33 @@ class Windows(Sequence):
         return self.series[self.ids[index]], int(self.origins[index])
 
     def load(self, rows: Int[np.ndarray, "b *draw"], context: int) -> dict[str, np.ndarray]:
-        """The windows of these rows (-1: padding), with random numbers beside them if `drawn`.
+        """A batch of these windows (-1: padding), with random numbers beside them if `drawn`.
 
         `values` [b, context] and `target` [b, horizon] are 0 where `seen` and `target_mask` are
-        False; `covariates` [b, context + horizon, 8]; `period` [b].
+        False; `covariates` [b, context + horizon, 8] are those of `calendar`; `period` [b].
         """
         rows = rows.reshape(len(rows), -1)
-        real, row = rows[:, 0] >= 0, np.maximum(rows[:, 0], 0)
-        ids, ends = self.ids[row], self.origins[row]
-        lengths, asked = (
-            self._starts[ids + 1] - self._starts[ids] - self.horizon,
-            self._horizons[ids],
-        )
-        origins = ends
+        real, row = rows[:, :1] >= 0, np.maximum(rows[:, 0], 0)
+        ids, origins = self.ids[row], self.origins[row]
+        periods, asked = self._periods[ids], self._horizons[ids]
+        mask = real & (np.arange(-context, self.horizon) < asked[:, None])
         if self.drawn:
-            lengths = ends
-            last = np.maximum(ends - asked, 1)
-            first = np.minimum(np.maximum(2 * self._periods[ids], 3), last)
-            origins = first + rows[:, 1] % (last - first + 1)
+            last = np.maximum(origins - asked, 1)
+            first = np.minimum(np.maximum(2 * periods, 3), last)
+            ends, origins = origins, first + rows[:, 1] % (last - first + 1)
+            mask &= np.arange(-context, self.horizon) < (ends - origins)[:, None]
         places = origins[:, None] + np.arange(-context, self.horizon)
-        inside = (places >= 0) & (places < lengths[:, None]) & real[:, None]
         at = self._starts[ids][:, None] + np.maximum(places, 0)
-        values = self._values[at]
-        mask = inside & np.isfinite(values)
+        values, inside = self._values[at], places >= 0
+        mask &= inside & np.isfinite(values)
         values = np.where(mask, values, 0).astype(np.float32)
-        due = np.arange(self.horizon) < asked[:, None]
-        covariates = np.where((places >= 0)[..., None], self._calendar[at], 0)
         return {
             "values": values[:, :context],
             "seen": mask[:, :context],
-            "covariates": covariates,
-            "target": np.where(due, values[:, context:], 0),
-            "target_mask": due & mask[:, context:],
-            "period": self._periods[ids],
+            "covariates": np.where(inside[..., None], self._calendar[at], 0),
+            "target": values[:, context:],
+            "target_mask": mask[:, context:],
+            "period": periods,
         }
 
     def past(self, index: int) -> Float[np.ndarray, "n"]:
@@ -180,51 +164,36 @@ class SeriesSplits(Splits):
 def load_series(config: SeriesConfig, horizon: int = 0) -> SeriesSplits:
     """The windows of a config's series for forecasts of up to `horizon` steps (0: the longest).
 
-    Raises: LabError if no series is long enough.
+    An origin has known values before and after it. Raises: LabError if no series is long enough.
     """
     report = Report()
-    found: Found = read(config, report)
-    series = [adapted(one, config) for one in found.parts["train"]]
-    series = [one for one in series if one.horizon]
-    report["too_short"] = len(found.parts["train"]) - len(series)
-    if not series:
-        raise LabError(
-            f"no series of {config.source} has a value to predict: is config.data.frequency = "
-            f'"{config.frequency}" one of its frequencies, and data.horizon less than its length?'
-        )
-    horizon = horizon or max(one.horizon for one in series)
-    held = {split: [] for split in SPLITS}
-    for i, one in enumerate(series):
-        end = len(one.values)
+    found = read(config, report)
+    series, held = [], {split: [] for split in SPLITS}
+    for one in found.parts["train"]:
+        own = config.horizon or one.horizon or max(len(one.values) // 10, 1)
+        if own >= len(one.values):
+            report["too_short"] += 1
+            continue
+        end, known_values = len(one.values), np.isfinite(one.values)
         for split in ("test", "validation"):
-            count, stride = getattr(config, f"{split}_origins"), config.stride or one.horizon
-            if count:
-                last = end - one.horizon
-                origins = list(range(last, 0, -stride))[:count]
-                held[split] += [(i, x) for x in reversed(origins) if _scored(one, x)]
-                end = min([end, *origins]) if origins else 0
+            count = getattr(config, f"{split}_origins")
+            origins = list(range(end - own, 0, -(config.stride or own)))[:count]
+            for x in reversed(origins):
+                if known_values[:x].any() and known_values[x : x + own].any():
+                    held[split].append((len(series), x))
+            end = min([end, *origins])
         if end > 1:
-            held["train"].append((i, end))
+            held["train"].append((len(series), end))
+        series.append(one._replace(period=config.period or one.period, horizon=own))
+    if not series:
+        raise LabError(f"{config.source} has no series longer than its horizon: see config.data")
+    horizon = horizon or max(one.horizon for one in series)
+    digest = hashlib.sha256(repr((held, horizon)).encode())
+    for one in series:
+        digest.update(repr((one.name, *one[2:])).encode() + one.values.tobytes())
     parts = {
         split: Windows(series, *np.array(rows, int).reshape(-1, 2).T, horizon, split == "train")
         for split, rows in held.items()
     }
-    digest = hashlib.sha256(repr((held, horizon)).encode())
-    for one in series:
-        digest.update(repr((one.name, *one[2:])).encode() + one.values.tobytes())
-    report |= {"series": len(series)} | {split: len(rows) for split, rows in held.items()}
-    counts = {name: count for name, count in report.items() if count or name in SPLITS}
+    counts = {"series": len(series), **report, **{split: len(rows) for split, rows in held.items()}}
     return SeriesSplits(**parts, report=counts, licence=found.licence, content=digest.hexdigest())
-
-
-def _scored(one: Series, origin: int) -> bool:
-    """Whether a series has a value before and after an origin."""
-    known = np.isfinite(one.values)
-    return bool(known[:origin].any() and known[origin : origin + one.horizon].any())
-
-
-def adapted(one: Series, config: SeriesConfig) -> Series:
-    """The series with the config's period and horizon; horizon 0 if it is too short for one."""
-    horizon = config.horizon or one.horizon or max(len(one.values) // 10, 1)
-    fits = 0 < horizon < len(one.values)
-    return one._replace(period=config.period or one.period, horizon=horizon if fits else 0)

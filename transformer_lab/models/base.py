@@ -158,8 +158,8 @@ class Forecaster(Protocol):
         covariates: Float[Array, "b s c"],
         dropout_key: Key[Array, ""] | None = None,
     ) -> Float[Array, "b h o"]:
-        """The outputs of h steps, from t steps of the past; s = t + h. Values are scaled, and 0
-        where they are not `seen`."""
+        """The outputs of h steps, from t steps of the past, scaled and 0 where they are not `seen`;
+        s = t + h."""
 
 
 class LanguageModel(Protocol):

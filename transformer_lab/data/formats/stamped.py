@@ -4,7 +4,7 @@
     2024-01,3.5,7.1              berlin,2024-01,3.5
     2024-02,,6.9                 paris,2024-01,7.1
 
-A table is long if it has the column of the series' names. An empty cell, NA or NaN is missing."""
+A table with a column of the series' names is long. An empty cell, NA or NaN is missing."""
 
 import math
 import re
@@ -21,45 +21,42 @@ from transformer_lab.data.splits import Report
 from transformer_lab.errors import LabError
 
 MISSING = ("", "na", "nan", "null", "none")
-SHOWN = 5  # gaps that are named, of each file
-Point = tuple[int, str, float]  # minutes since 1970 or a number of the row, location, value
+UNITS = {"D": 1440, "m": 1}  # minutes
+NAMED = 5  # gaps that the report names; it only counts the others
+Point = tuple[int, str, float]  # minutes since 1970, location, value
 
 
 def read(file: Path, config: Any, report: Report) -> list[Series]:
-    """The series of a .csv, .tsv or .jsonl file, in the order of their first rows.
+    """The series of a .csv or .tsv file, in the order of their first rows.
 
     The step between stamps is the file's most frequent one. Steps that are not there become missing
-    values, which the report counts and names by line. With `data.date_column = ""` the rows are the
-    steps. Raises: LabError that names the file and line of what is no date or number, of a stamp
-    that is there twice, or of one that is no whole number of steps from the first."""
+    values, which the report names by line. Raises: LabError with the file and line of what is no
+    date or number, a stamp that is there twice, or one that is no whole number of steps from the
+    first."""
     points: dict[str, list[Point]] = {}
-    date, long = config.date_column, None
     for where, row in tables.rows(file):
-        if long is None:
-            long = config.series_column in row
-        name = tables.cell(row, config.series_column, "series", where) if long else ""
-        names = [config.value_column] if long else [key for key in row if key != date]
-        at = _minutes(tables.cell(row, date, "date", where), where) if date else -1
-        for column in names:
-            mine = points.setdefault(name if long else column, [])
-            value = _number(row.get(column), column, where)
-            mine.append((at if date else len(mine), where, value))
+        at = _minutes(tables.cell(row, config.date_column, "date", where), where)
+        cells = {name: cell for name, cell in row.items() if name != config.date_column}
+        if config.series_column in row:
+            name = tables.cell(row, config.series_column, "series", where)
+            cells = {name: tables.cell(row, config.value_column, "value", where)}
+        for name, cell in cells.items():
+            points.setdefault(name, []).append((at, where, _number(cell, name, where)))
     if not points:
-        raise LabError(f"{file}: it holds no row of a series")
-    if not date:
-        return [
-            Series(name, np.array([value for *_, value in mine]), config.period or 1)
-            for name, mine in points.items()
-        ]
+        raise LabError(f"{file} holds no series: it needs a header and rows")
     for name, mine in points.items():
-        _check_twice(name, mine)
-    size, unit = _step([[at for at, _, _ in mine] for mine in points.values()])
-    period = config.period or _period(size, unit)
-    return [_series(name, mine, size, unit, period, report) for name, mine in points.items()]
+        mine.sort(key=lambda point: point[0])
+        for (before, first, _), (at, second, _) in zip(mine, mine[1:], strict=False):
+            if before == at:
+                raise LabError(
+                    f'{second}: "{name}" has a value for {_text(at)} already, at {first}'
+                )
+    step = _step([[at for at, *_ in mine] for mine in points.values()])
+    return [_series(name, mine, *step, config.period, report) for name, mine in points.items()]
 
 
 def _minutes(text: str, where: str) -> int:
-    """The minutes from 1970 to a stamp in ISO format, to a quarter (2024-Q1), month or year."""
+    """The minutes from 1970 to a stamp in ISO format, or to a quarter, month or year."""
     text = text.strip()
     if match := re.fullmatch(r"(\d{4})(?:-?Q([1-4])|-(\d\d))?", text):
         year, quarter, month = match.groups()
@@ -67,84 +64,66 @@ def _minutes(text: str, where: str) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise LabError(
-            f'{where}: "{text[:40]}" is no date: write 2024-01-31, 2024-01-31 13:00, 2024-01, '
-            "2024-Q1 or 2024"
-        ) from None
-    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-    return int(found.timestamp()) // 60
+        ways = "2024-01-31, 2024-01-31 13:00, 2024-01, 2024-Q1 or 2024"
+        raise LabError(f'{where}: "{text[:40]}" is no date: write {ways}') from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()) // 60
 
 
-def _number(cell: Any, column: str, where: str) -> float:
-    if cell is None or isinstance(cell, str) and cell.strip().lower() in MISSING:
-        return math.nan
+def _number(cell: Any, name: str, where: str) -> float:
+    text = "" if cell is None else str(cell).strip()
     try:
-        value = float(cell)
-    except (TypeError, ValueError):
+        value = math.nan if text.lower() in MISSING else float(text)
+    except ValueError:
         value = math.inf
     if math.isinf(value):
-        raise LabError(f'{where}: its "{column}" is {str(cell)[:40]!r}, which is no finite number')
+        raise LabError(
+            f'{where}: the value of "{name}" is "{text[:40]}", which is no finite number'
+        )
     return value
-
-
-def _check_twice(name: str, mine: list[Point]) -> None:
-    """Sorts the points of a series by time. Raises: LabError if two have the same."""
-    mine.sort(key=lambda point: point[0])
-    for (before, first, _), (at, second, _) in zip(mine, mine[1:], strict=False):
-        if before == at:
-            raise LabError(
-                f'{second}: "{name}" has a value for {_text(at)} already, at {first}: keep one'
-            )
 
 
 def _text(minutes: int) -> str:
     return str(np.datetime64(int(minutes), "m")).replace("T00:00", "")
 
 
-def _months(at: Any) -> np.ndarray | None:
-    """Months since 1970, if all stamps are the first, or all the last, day of a month."""
-    days = np.array(at, "M8[m]").astype("M8[D]")
-    months = days.astype("M8[M]")
-    ends = (months + 1).astype("M8[D]") - 1
-    if (days == months.astype("M8[D]")).all() or (days == ends).all():
-        return months.astype(int)
-    return None
+def _in(unit: str, minutes: list[int]) -> np.ndarray:
+    """Stamps as months (M), days (D) or minutes (m) since 1970."""
+    at = np.array(minutes, "M8[m]")
+    return at.astype("M8[M]").astype(int) if unit == "M" else at.astype(int) / UNITS[unit]
 
 
 def _step(stamps: list[list[int]]) -> tuple[int, str]:
-    """The most frequent step between stamps, as a number of a unit: months, days or minutes."""
-    monthly = _months(sum(stamps, [])) is not None
-    each = [np.diff(_months(at) if monthly else at).tolist() for at in stamps]
-    steps = Counter(sum(each, [])).most_common(1)
-    size = steps[0][0] if steps else 1
-    if monthly and size:
+    """The most frequent step between stamps, as a number of the largest unit that fits: months if
+    all stamps are first days of a month, or all last days."""
+    at = np.array(sum(stamps, []), "M8[m]")
+    days = at.astype("M8[D]")
+    firsts, lasts = (x - x.astype("M8[M]").astype("M8[D]") for x in (days, days + 1))
+    whole = not (at - days).astype(int).any()
+    monthly = whole and not (firsts.astype(int).any() and lasts.astype(int).any())
+    steps = Counter(x for at in stamps for x in np.diff(_in("M" if monthly else "m", at)).tolist())
+    size = int(steps.most_common(1)[0][0]) if steps else 1
+    if monthly:
         return size, "M"
     return (size // 1440, "D") if size % 1440 == 0 else (size, "m")
-
-
-def _period(size: int, unit: str) -> int:
-    """The steps in a year of months or weeks, in a week of days, in a day of minutes; else 1."""
-    whole = {"M": 12, "D": 7 if size < 7 else 364, "m": 1440}[unit]
-    return max(whole // size, 1) if whole % size == 0 else 1
 
 
 def _series(
     name: str, mine: list[Point], size: int, unit: str, period: int, report: Report
 ) -> Series:
     """The series on its grid of steps, missing values where there is no row."""
-    at = np.array([point[0] for point in mine])
-    places = _months(at) if unit == "M" else at / {"D": 1440, "m": 1}[unit]
+    places = _in(unit, [at for at, *_ in mine])
     places = (places - places[0]) / size
-    values = np.full(int(places[-1]) + 1, math.nan)
-    for i, (place, (_, where, value)) in enumerate(zip(places.tolist(), mine, strict=True)):
+    values, before = np.full(int(places[-1]) + 1, math.nan), 0
+    for place, (at, where, value) in zip(places.tolist(), mine, strict=True):
         if place != int(place):
-            raise LabError(
-                f'{where}: "{name}" has a value for {_text(at[i])}, which is no whole number of '
-                f"steps of {size}{unit} after {_text(at[0])}"
-            )
-        if i and (gap := int(place - places[i - 1]) - 1):
-            named = sum(key.startswith("steps missing before") for key in report) < SHOWN
-            report[f"steps missing before {where}" if named else "steps missing elsewhere"] += gap
-        values[int(place)] = value
-    start = str(np.datetime64(int(at[0]), "m").astype(f"M8[{unit}]"))
-    return Series(name, values, period, 0, start, f"{size}{unit}")
+            steps = f"steps of {size}{unit} after {_text(mine[0][0])}"
+            raise LabError(f'{where}: "{name}": {_text(at)} is no whole number of {steps}')
+        if place > before + 1:
+            named = sum(key.startswith("steps missing before") for key in report) < NAMED
+            what = f"steps missing before {where}" if named else "steps missing elsewhere"
+            report[what] += int(place) - before - 1
+        before = int(place)
+        values[before] = value
+    whole = {"M": 12, "D": 7 if size < 7 else 364, "m": 1440}[unit]  # a year, a week, a day
+    start = str(np.datetime64(mine[0][0], "m").astype(f"M8[{unit}]"))
+    return Series(name, values, period or max(whole // size, 1), 0, start, f"{size}{unit}")
