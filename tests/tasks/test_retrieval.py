@@ -87,9 +87,9 @@ def trainer_of(folder, tmp_path, **changes):
     config.update(steps=60)
     config.optimizer.update(learning_rate=1e-2, warmup_steps=5)
     config.data.path = str(folder)
-    config.batch.update(tokens_per_batch=200, max_length=12)
+    config.batch.update(tokens_per_batch=160, max_length=12)
     config.task.update(**changes)
-    return make_trainer(config)
+    return make_trainer(config, 1)
 
 
 @pytest.mark.parametrize("scoring", ["vectors", "tokens", "cross"])
@@ -101,7 +101,7 @@ def test_a_retriever_learns_what_words_do_not_tell(scoring, folder, tmp_path):
         state, _ = trainer.train_step(state, trainer.place(next(batches)))
     params = trainer.whole(state)
     found = task.score(params, "test", trainer.place, True).values
-    assert found["recall_1"] > 0.6 > found["bm25_recall_1"] == 0.1 < found["fused_recall_1"]
+    assert found["recall_1"] > 0.6 and found["bm25_recall_1"] == pytest.approx(0.1)
     # The ranking's scores are those of the loss, for one query and its document.
     batch = trainer.place(first_batch(task))
     read = jax.jit(task._embed)(params, batch)
@@ -123,7 +123,7 @@ def test_a_retriever_learns_what_words_do_not_tell(scoring, folder, tmp_path):
 def test_all_documents_of_a_batch_compete_but_copies_and_padding(folder, tmp_path):
     trainer = trainer_of(folder, tmp_path, hard=4, negatives=2)
     task, params = trainer.task, trainer.whole(trainer.init())
-    batch = dict(first_batch(task))
+    batch = list(task.eval_batches("test"))[-1]
     batch["wrong"] = np.where(
         np.arange(len(batch["wrong"])) == 1, batch["right"][0], batch["wrong"]
     )

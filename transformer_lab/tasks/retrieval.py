@@ -218,7 +218,7 @@ class Retrieval(SentenceEmbedding):
         scores = self.bm25.scores(queries)
         first = np.argsort(-scores, axis=1, kind="stable")[:, : self.config.candidates]
         repeated = [query for query in queries for _ in range(first.shape[1])]
-        fields = self.encode_pairs(repeated, first.ravel())
+        fields = self.encode_pairs(repeated, first.ravel().tolist())
         logits = np.stack(self.outputs(params, fields, {}, place))[:, 0].reshape(first.shape)
         above = scores.max() + 1 + logits - logits.min()
         np.put_along_axis(scores, first, above, axis=1)
