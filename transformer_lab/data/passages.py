@@ -1,6 +1,7 @@
 """Passages of a folder of texts, and the index in which they are searched."""
 
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ class Index:
                 vectors = arrays.get("vectors")
             passages = [Passage(**row) for row in said["passages"]]
             return cls(passages, said["source"], vectors)
-        except (ValueError, KeyError, TypeError, EOFError, OSError) as error:
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise LabError(f"{path} is no index: make one by `index --folder=DIR`") from error
 
     def search(

@@ -16,7 +16,7 @@ from transformer_lab.data.nearest import nearest
 from transformer_lab.data.packing import eval_windows
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import cross_entropy
-from transformer_lab.tasks.base import HostBatch, Params, Place
+from transformer_lab.tasks.base import Batch, HostBatch, Params, Place
 from transformer_lab.tasks.language_modeling import LanguageModeling
 
 
@@ -39,7 +39,7 @@ class Reader:
         self.task, self.params, self.place = task, params, place
 
         @jax.jit
-        def read(params: Params, batch: HostBatch) -> tuple[Any, Any]:
+        def read(params: Params, batch: Batch) -> tuple[Any, Any]:
             model = task.model.bind({"params": params})
             states = model.states(batch["tokens"])
             return states, cross_entropy(model.logits(states, batch["targets"]), batch["targets"])

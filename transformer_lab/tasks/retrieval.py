@@ -233,13 +233,13 @@ class Retrieval(SentenceEmbedding):
         queries, right = [s.query for s in searches], [s.documents for s in searches]
         own, words = self.rank(params, queries, place), self.bm25.scores(queries)
         fused = sum(1 / (60 + ranks_of(scores)) for scores in (own, words))
-        values = {"num_examples": len(queries)}
+        values: dict[str, float] = {}
         for prefix, scores in (("", own), ("bm25_", words), ("fused_", fused)):
             values |= ranking(scores, right, prefix)
         names, best = self.data.names, own.argmax(axis=1)
         some = zip(queries[: self.shown(final)], best, right, strict=False)
         samples = [(query, names[found][:80], names[r[0]][:80]) for query, found, r in some]
-        return Scores(values, samples)
+        return Scores(values | {"num_examples": len(queries)}, samples)
 
 
 def ranks_of(scores: Ranks) -> Ranks:
