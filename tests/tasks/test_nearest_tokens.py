@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -47,7 +48,7 @@ def test_the_mixture_is_counted_by_hand_from_the_models_own_states(reader):
     ]
     states, chances, targets = [], [], []
     for ids in rows:
-        tokens = np.asarray([ids[:-1]], np.int32)
+        tokens = jnp.asarray([ids[:-1]], jnp.int32)
         states.append(apply({"params": reader.params}, tokens, method="states")[0])
         chances.append(jax.nn.softmax(apply({"params": reader.params}, tokens)[0]))
         targets += ids[1:]
