@@ -21,15 +21,14 @@ def test_the_nearest_are_those_of_a_whole_sort(squared, monkeypatch):
     rng = np.random.default_rng(0)
     queries, keys = rng.normal(size=(5, 3)), rng.normal(size=(40, 3)).astype(np.float16)
     keys[30] = keys[4]
-    monkeypatch.setattr("transformer_lab.data.nearest.BLOCK", 7)
-    monkeypatch.setattr("transformer_lab.data.nearest.QUERIES", 2)
+    monkeypatch.setattr("transformer_lab.data.nearest.NUMBERS", 80)  # two queries at once
     near, numbers = nearest(queries.astype(np.float32), keys, 6, squared, by_faiss=False)
     exact = keys.astype(np.float64)
     for query, values, found in zip(queries, near, numbers, strict=True):
         scores = np.square(exact - query).sum(axis=1) if squared else -exact @ query
         order = np.argsort(scores, kind="stable")[:6]
         assert found.tolist() == order.tolist()
-        np.testing.assert_allclose(values, scores[order] * (1 if squared else -1), atol=1e-5)
+        np.testing.assert_allclose(values, scores[order] * (1 if squared else -1), atol=1e-4)
     assert nearest(queries.astype(np.float32), keys[:2], 6, by_faiss=False)[1].shape == (5, 2)
 
 
@@ -53,7 +52,7 @@ def test_the_mixture_is_counted_by_hand_from_the_models_own_states(reader):
         chances.append(jax.nn.softmax(apply({"params": reader.params}, tokens)[0]))
         targets += ids[1:]
     assert test.tokens.tolist() == targets
-    np.testing.assert_allclose(test.states, np.concatenate(states), atol=1e-5)
+    np.testing.assert_allclose(test.states, np.concatenate(states), atol=1e-4)
     own = np.concatenate(chances)[np.arange(len(targets)), targets]
     bits = []
     for state, target, chance in zip(test.states, targets, own, strict=True):

@@ -4,7 +4,7 @@ A datastore holds, for each token of some texts, the model's state before it, an
 tokens at the nearest states give a second distribution, with which the model's own is mixed."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformer_lab.data.nearest import nearest
 from transformer_lab.data.packing import eval_windows
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import cross_entropy
-from transformer_lab.tasks.base import Batch, HostBatch, Params, Place
+from transformer_lab.tasks.base import Batch, Params, Place
 from transformer_lab.tasks.language_modeling import LanguageModeling
 
 
@@ -27,7 +27,7 @@ class Places:
     states: Float[np.ndarray, "n d"]
     tokens: Int[np.ndarray, "n"]
     nats: Float[np.ndarray, "n"]
-    bytes: int  # of the texts in UTF-8; 0 if a text was cut
+    bytes: int  # of the texts in UTF-8
 
 
 class Reader:
@@ -46,7 +46,7 @@ class Reader:
 
         self._read: Callable[..., Any] = read
 
-    def __call__(self, split: str, limit: int = 0, dtype: type = np.float32) -> Places:
+    def __call__(self, split: str, limit: int = 0) -> Places:
         """All tokens of a split's documents, with as much context as in an evaluation; of so many
         whole documents that they have at least `limit` tokens (0: of all)."""
         task, rows = self.task, self.task.sections["batch"].rows
@@ -55,18 +55,15 @@ class Reader:
             count = int(np.searchsorted(np.cumsum(ids.lengths() + 1), limit)) + 1
             ids, sizes = ids.take(np.arange(min(count, len(ids)))), sizes[:count]
         shape = task.eval_length, task.eval_stride, rows
-        windows = eval_windows(ids, *shape, task.start_id, task.tokenizer.eos_id, sizes)
-        return self.places(windows, int(sizes.sum()), dtype)
-
-    def places(self, windows: Iterable[HostBatch], size: int, dtype: type = np.float32) -> Places:
         found: list[tuple] = []
-        for window in windows:
+        for window in eval_windows(ids, *shape, task.start_id, task.tokenizer.eos_id, sizes):
             states, nats = jax.device_get(self._read(self.params, self.place(window)))
             mask = window["mask"]
-            found.append((states[mask].astype(dtype), window["targets"][mask], nats[mask]))
+            found.append((states[mask], window["targets"][mask], nats[mask]))
         if not found:
-            raise LabError("the split holds no text")
-        return Places(*(np.concatenate(part) for part in zip(*found, strict=True)), size)
+            raise LabError(f"the {split} split holds no text")
+        parts = (np.concatenate(part) for part in zip(*found, strict=True))
+        return Places(*parts, int(sizes.sum()))
 
 
 def mixed_bits(
