@@ -164,7 +164,7 @@ TASKS = {
     "tagging": ("encoder", BATCH, TEXT),
     "question_answering": ("encoder", BATCH, TEXT, PIECES, {"batch.max_length": 8}),
     "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
-    "retrieval": ("encoder", BATCH, TEXT, {"task.hard": 2}),
+    "retrieval": ("encoder", BATCH, TEXT, {"task.hard": 2, "batch.tokens_per_batch": 24}),
     "image_classification": ("vision", IMAGES),
     "transcription": ("whisper", TEXT, SPEECH),
     "detection": ("detr", FINDS),

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_lab.data.bm25 import BM25
-from transformer_lab.data.searches import SearchesConfig, load_searches
+from transformer_lab.data.searches import Search, SearchesConfig, load_searches
 from transformer_lab.errors import at_least, known
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
 from transformer_lab.ops.pooling import POOLINGS, normalize
@@ -58,15 +58,20 @@ class Retrieval(SentenceEmbedding):
 
     A batch holds `tokens` (queries), `pair` (a right document of each) and `negative` (a wrong
     one), with masks, and the documents' numbers `right` and `wrong` [rows]; all documents of a
-    batch compete for each query. "red" with "ball", and "cup" as the wrong one:
+    batch compete for each query. "red tea" with "a ball" and the wrong "a cup", before a row that only
+    fills the batch:
 
-        tokens         [[2, 7, 1, 0]]
-        pair           [[2, 4, 1]]
-        negative       [[2, 5, 1]]
-        right, wrong   [0], [1]
+        tokens         [[2, 8, 3, 1], [0, 0, 0, 0]]
+        tokens_mask    [[1, 1, 1, 1], [0, 0, 0, 0]]
+        pair           [[2, 4, 5, 1], [0, 0, 0, 0]]
+        pair_mask      [[1, 1, 1, 1], [0, 0, 0, 0]]
+        negative       [[2, 4, 6, 1], [0, 0, 0, 0]]
+        negative_mask  [[1, 1, 1, 1], [0, 0, 0, 0]]
+        right          [0, 0]
+        wrong          [1, 0]
 
     With scoring = "cross", `tokens` and `negative` are query and document together, there is no
-    `pair`, and only the two documents compete: [2, 7, 1, 4, 1] and [2, 7, 1, 5, 1].
+    `pair`, and only the two documents compete: [2, 8, 3, 1, 4, 5, 1] and [2, 8, 3, 1, 4, 6, 1].
     """
 
     COUNTED, load_data = "searches", load_searches
@@ -111,34 +116,31 @@ class Retrieval(SentenceEmbedding):
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
         """Each query with each document that fits it, as often as `task.negatives` says."""
-        searches = self.examples(split)
-        wrong = self._wrong([search.query for search in searches], [s.documents for s in searches])
+        rng = np.random.default_rng((self.seed, 7))
         rows = [
-            (search.query, right, int(other))
-            for search, others in zip(searches, wrong, strict=True)
+            (search.query, right, other)
+            for search in self.examples(split)
             for right in search.documents
-            for other in others
+            for other in self._wrong(search, rng)
         ]
-        queries, right, wrong = (list(column) for column in zip(*rows, strict=True))
-        columns = {"right": np.array(right, np.int32), "wrong": np.array(wrong, np.int32)}
+        queries = [row[0] for row in rows]
+        right, wrong = (np.array([row[i] for row in rows], np.int32) for i in (1, 2))
+        columns = {"right": right, "wrong": wrong}
         if self.crosses:
-            read = [self.encode_pairs(queries, some)["tokens"] for some in (right, wrong)]
+            read = [self.encode_pairs(queries, some.tolist())["tokens"] for some in (right, wrong)]
             return dict(zip(self.FIELDS, read, strict=True)), columns
         whole = ragged([self.encode(ids) for ids in self._document_ids])["tokens"]
-        found = {"pair": whole.take(columns["right"]), "negative": whole.take(columns["wrong"])}
+        found = {"pair": whole.take(right), "negative": whole.take(wrong)}
         return self.encode_texts(queries) | found, columns
 
-    def _wrong(self, queries, right) -> np.ndarray:
-        """For each query `task.negatives` numbers of documents that do not fit it."""
-        rng, count = np.random.default_rng((self.seed, 7)), self.config.negatives
+    def _wrong(self, search: Search, rng: np.random.Generator) -> np.ndarray:
+        """`task.negatives` numbers of documents that do not fit a query."""
+        scores = rng.random(len(self.data.documents), np.float32)
         if self.config.hard:
-            scores = self.bm25.scores(queries)
-        else:
-            scores = rng.random((len(queries), len(self.data.documents)), np.float32)
-        for row, own in zip(scores, right, strict=True):
-            row[list(own)] = -1.0
-        first = np.argsort(-scores, axis=1, kind="stable")[:, : max(self.config.hard, count)]
-        return rng.permuted(first, axis=1)[:, :count]
+            scores = self.bm25.scores([search.query])[0]
+        scores[list(search.documents)] = -1.0
+        first = np.argsort(-scores, kind="stable")[: max(self.config.hard, self.config.negatives)]
+        return rng.permutation(first)[: self.config.negatives]
 
     # What the trainer compiles.
 
