@@ -26,16 +26,16 @@ def define() -> None:
     flags.DEFINE_integer("tokens", 0, "Tokens of the datastore, at least (0: all).", lower_bound=0)
     flags.DEFINE_integer("scored", 0, "Tokens that are scored, at least (0: all).", lower_bound=0)
     flags.DEFINE_integer("neighbours", 64, "States that are looked up.", lower_bound=1)
-    flags.DEFINE_list("weights", ["0", "0.1", "0.2", "0.3", "0.5", "1"], "Of the datastore.")
-    flags.DEFINE_list("temperatures", ["3", "10", "30", "100"], "Of the distances.")
+    flags.DEFINE_list("weights", ["0", "0.05", "0.1", "0.2", "0.3", "0.5"], "Of the datastore.")
+    flags.DEFINE_list("temperatures", ["1", "3", "10", "30"], "Of the distances.")
 
 
 def main(_: list[str]) -> None:
     args = flags.FLAGS
     known("--split=", args.split, ("validation", "test"))
     weights, temperatures = (_numbers(name) for name in ("weights", "temperatures"))
-    if max(weights) > 1 or min(temperatures) == 0:
-        raise LabError("--weights are from 0 to 1, --temperatures above 0")
+    if max(weights) >= 1 or min(temperatures) == 0:
+        raise LabError("--weights are from 0 to below 1, --temperatures above 0")
     trainer, params = cli.open_run()
     if not isinstance(trainer.task, LanguageModeling):
         raise LabError(f"{args.workdir} is no run of a language model, which this command needs")
@@ -43,9 +43,8 @@ def main(_: list[str]) -> None:
     store, test = read("train", args.tokens), read(args.split, args.scored)
     log(f"datastore: {len(store.tokens):,} tokens; scored: {len(test.tokens):,} tokens")
     bits = mixed_bits(store, test, args.neighbours, temperatures, weights)
-    table = Table(
-        "weight", *(f"bits per byte, temperature {t:g}" for t in temperatures), "perplexity"
-    )
+    heads = (f"bits per byte at temperature {t:g}" for t in temperatures)
+    table = Table("weight", *heads, "perplexity at the best")
     for weight, row in zip(weights, bits.T, strict=True):
         best = f"{perplexity(row.min(), test):.2f}"
         table.add_row(f"{weight:g}", *(f"{value:.4f}" for value in row), best)

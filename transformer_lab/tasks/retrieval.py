@@ -58,8 +58,8 @@ class Retrieval(SentenceEmbedding):
 
     A batch holds `tokens` (queries), `pair` (a right document of each) and `negative` (a wrong
     one), with masks, and the documents' numbers `right` and `wrong` [rows]; all documents of a
-    batch compete for each query. "red tea" with "a ball" and the wrong "a cup", before a row that only
-    fills the batch:
+    batch compete for each query. "red tea" with "a ball" and the wrong "a cup", before a row that
+    only fills the batch:
 
         tokens         [[2, 8, 3, 1], [0, 0, 0, 0]]
         tokens_mask    [[1, 1, 1, 1], [0, 0, 0, 0]]
