@@ -158,7 +158,13 @@ def test_only_commands_that_take_texts_or_files_take_words_that_are_no_flags():
     modules = {n: importlib.import_module(f"transformer_lab.commands.{n}") for n in COMMANDS}
     takers = {name for name, module in modules.items() if getattr(module, "WORDS", False)}
     texts = {"config", "merges", "neighbours", "predict", "translate"}
-    assert takers == texts | {"detect", "embed", "transcribe", "zero_shot"}  # these take files
+    assert takers == texts | {
+        "detect",
+        "embed",
+        "search",
+        "transcribe",
+        "zero_shot",
+    }  # these take files
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,22 @@ def recordings(folder: Path, changed: bool, samples: int = 40) -> dict[str, str]
     return {"data.source": "files", "data.path": str(folder)}
 
 
+def searches(folder: Path, changed: bool) -> dict[str, str]:
+    """Three documents and a query of each split, in BEIR's format."""
+    documents = {"b": "a ball", "c": "a cup", "d": "a drum"}
+    queries = {"train": "red", "validation": "tea", "test": "red tea"}
+    fits = {"train": "b", "validation": "c", "test": "d" if changed else "b"}
+    (folder / "qrels").mkdir()
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        rows = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows))
+    for split, name in fits.items():
+        (folder / "qrels" / f"{split}.tsv").write_text(
+            f"query-id\tcorpus-id\tscore\n{split}\t{name}\t1"
+        )
+    return {"data.source": "files", "data.path": str(folder)}
+
+
 def boxes(folder: Path, changed: bool) -> dict[str, str]:
     """Images of 2 x 2 and 2 x 1 pixels in COCO's format, with an object of one of two classes."""
     for split in SPLITS:
@@ -148,6 +164,7 @@ TASKS = {
     "tagging": ("encoder", BATCH, TEXT),
     "question_answering": ("encoder", BATCH, TEXT, PIECES, {"batch.max_length": 8}),
     "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
+    "retrieval": ("encoder", BATCH, TEXT, {"task.hard": 2, "batch.tokens_per_batch": 24}),
     "image_classification": ("vision", IMAGES),
     "transcription": ("whisper", TEXT, SPEECH),
     "detection": ("detr", FINDS),
@@ -175,6 +192,8 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         values |= images(folder, changed)
     elif task == "detection":
         values |= boxes(folder, changed)
+    elif task == "retrieval":
+        values |= searches(folder, changed)
     elif task in ("transcription", "ctc"):
         values |= recordings(folder, changed, 40 if task == "transcription" else 800)
     else:

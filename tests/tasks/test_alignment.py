@@ -214,7 +214,7 @@ def test_pairs_of_chats_and_of_endings_are_read_and_split_by_prompt(tmp_path, mo
     assert (("system", "s"), ("user", "a")) in {row.prompt for row in every} and len(every) == 6
 
     items = [choices.Item((f"q{n}",), (" a", " b"), n % 2) for n in range(3)]
-    monkeypatch.setattr(choices, "_published", lambda name: iter(items))
+    monkeypatch.setattr(choices, "published", lambda name: iter(items))
     rows = [item.row for item in read_endings("piqa").parts["train"]]
     pairs = {(r.prompt[0][1], r.chosen[0][1], r.rejected[0][1]) for r in rows}
     assert pairs == {("q0", " a", " b"), ("q1", " b", " a"), ("q2", " a", " b")}

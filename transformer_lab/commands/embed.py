@@ -61,7 +61,7 @@ def main(files: list[str]) -> None:
         raise LabError("the vectors are binary: add --target=FILE, or > vectors.npy")
     if args.picture and not args.word:
         raise LabError("--picture draws the vectors of one word: say which by --word")
-    task, params, place = from_hf(source[3:]) if source.startswith("hf:") else from_run(source)
+    task, params, place = from_source(source, *pooled())
     group = GROUP
     if images := isinstance(task, EmbedsImages):
         embed, group = partial(image_vectors, task, params, place), IMAGES
@@ -114,8 +114,15 @@ def pooled() -> tuple[str, bool]:
     return flags.FLAGS.pooling, flags.FLAGS.normalize
 
 
-def from_hf(directory: str):
-    """Opens a Hugging Face directory: (task, parameters, function that puts a batch on devices)."""
+def from_source(source: str, pooling: str = "mean", normalize: bool = True):
+    """Opens hf:DIR or a run: (task, parameters, function that puts a batch on devices)."""
+    if source.startswith("hf:"):
+        return from_hf(source[3:], pooling, normalize)
+    return from_run(source, pooling, normalize)
+
+
+def from_hf(directory: str, *pooled):
+    """Opens a Hugging Face directory; `pooled` is the pooling, and whether to scale to 1."""
     model = pretrained.load(directory)
     for note in model.notes:
         log(note)
@@ -125,12 +132,12 @@ def from_hf(directory: str):
     if model.kind != "encoder":
         raise LabError(f"--source=hf:{directory}: a {model.model_type} model is no encoder")
     assets = read_tokenizer(model, Path(directory)).to_files()
-    task = embedding_task(model.config, assets, *pooled())
+    task = embedding_task(model.config, assets, *pooled)
     return task, model.params, placer(make_mesh(MeshConfig(data=1), 1))
 
 
-def from_run(directory: str):
-    """Opens a run's directory: (task, parameters, function that puts a batch on devices)."""
+def from_run(directory: str, *pooled):
+    """Opens a run's directory in the same way."""
     path = places.place(directory)
     config = from_stored(runs.stored_config(path))
     trainer, params = runs.open_run(config, path)
@@ -138,5 +145,5 @@ def from_run(directory: str):
         return trainer.task, params, trainer.place
     if config.model.kind != "encoder":
         raise LabError(f"--source={directory}: a run of {config.model.kind}, not of an encoder")
-    task = embedding_task(trainer.task.model_config, trainer.task.assets(), *pooled())
+    task = embedding_task(trainer.task.model_config, trainer.task.assets(), *pooled)
     return task, params, trainer.place

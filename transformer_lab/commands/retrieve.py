@@ -19,6 +19,7 @@ from transformer_lab import cli
 from transformer_lab.commands.zero_shot import open_towers
 from transformer_lab.data.formats.lines import visible
 from transformer_lab.data.images.reading import read_image
+from transformer_lab.data.nearest import nearest
 from transformer_lab.errors import LabError
 from transformer_lab.training.writers import log
 
@@ -39,25 +40,32 @@ def main(_: list[str]) -> None:
     args = flags.FLAGS
     if not args.images or not args.query:
         raise LabError('give --images=DIR and --query="a smiling face"')
-    files = [p for p in visible(Path(args.images)) if p.suffix.lower() in KINDS]
-    if not files:
-        raise LabError(f"--images={args.images}: no image file lies there")
     trainer, params = open_towers()
     task, place = trainer.task, trainer.place
+    kept, vectors = images_of_folder(Path(args.images), task, params, place)
+    query = task.text_vectors(params, [args.query], place)
+    (near,), (best,) = nearest(query, vectors, args.count)
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    for score, i in zip(near, best, strict=True):
+        print(f"{score:.4f}\t{kept[i]}")
+    Image.fromarray(contact_sheet([kept[i] for i in best])).save(args.target)
+    log(f"the {len(best)} best of {len(kept)} images: {args.target}")
+
+
+def images_of_folder(folder: Path, task, params, place) -> tuple[list[Path], np.ndarray]:
+    """The image files of a folder and of its folders that are whole, and their vectors [n, d].
+
+    Raises: LabError if there is none."""
+    files = [p for p in visible(folder) if p.suffix.lower() in KINDS]
+    if not files:
+        raise LabError(f"{folder}: no image file lies there")
     kept, parts = [], []
     for first in range(0, len(files), GROUP):
         images = read_whole(task, files[first : first + GROUP], kept)
         parts.append(task.image_vectors(params, images, place))
     if not kept:
-        raise LabError(f"--images={args.images}: none of {len(files)} files is a whole image")
-    query = task.text_vectors(params, [args.query], place)[0]
-    near = np.concatenate(parts) @ query
-    best = np.argsort(-near, kind="stable")[: args.count]
-    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    for i in best:
-        print(f"{near[i]:.4f}\t{kept[i]}")
-    Image.fromarray(contact_sheet([kept[i] for i in best])).save(args.target)
-    log(f"the {len(best)} best of {len(kept)} images: {args.target}")
+        raise LabError(f"{folder}: none of {len(files)} files is a whole image")
+    return kept, np.concatenate(parts)
 
 
 def read_whole(task, files: list[Path], kept: list[Path]) -> UInt8[np.ndarray, "n h w c"]:

@@ -72,7 +72,7 @@ def load_benchmark(name: str, shots: int = 0, limit: int = 0) -> Benchmark:
             raise LabError(f'{name}: either all lines have "choices", or all have "answers"')
     else:
         known("--tasks: ", name, TASKS)
-        items = list(_published(name))
+        items = list(published(name))
     order = np.random.default_rng(0).permutation(len(items))
     items = [items[i] for i in order]
     if shots >= len(items):
@@ -92,7 +92,7 @@ def _after(item: Item, examples: list[Item], shots: int) -> Item:
     return item._replace(contexts=tuple(before + context for context in item.contexts))
 
 
-def _published(name: str) -> Iterator[Item]:
+def published(name: str) -> Iterator[Item]:
     """The different items of the package. Some of its files hold each twice, once without a
     question."""
     variant = TASKS[name]

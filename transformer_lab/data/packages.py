@@ -5,7 +5,7 @@ from typing import Literal
 
 _WHEEL_TERMS = r"|^[^/]+\.dist-info/(METADATA$|.*LICEN[CS]E)"
 _FRENCH = r"(^|/)fr(_FR)?/LC_MESSAGES/" + _WHEEL_TERMS
-_PAGES = r"/text/.*\.html$|/copyright$"
+_PAGES = r"/text/.*\.html$|/bookmarks\.js$|/copyright$"
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def split_by_share(
     parts["train"] = distinct(parts["train"], name, report, held)
     every = [item.row for part in parts.values() for item in part]
     labels = labels_of(every) if labels_of else None
-    parts["train"] = _hold_out(parts, config, name if mixed else None)
+    parts["train"] = hold_out(parts, config, name if mixed else None)
     rows = {split: [item.row for item in parts[split]] for split in SPLITS}
     more = {"licence": found.licence, "labels": labels}
     return finish(Splits, rows, report, config, limit, limit_name, **more)
@@ -185,7 +185,7 @@ def both_texts(pair: tuple[str, str]) -> tuple[str, ...]:
     return pair if all(map(str.strip, pair)) else ()
 
 
-def _hold_out(parts: dict[str, Sequence[Item]], config: Any, mixed_by: Callable | None) -> list:
+def hold_out(parts: dict[str, Sequence[Item]], config: Any, mixed_by: Callable | None) -> list:
     """The items left to train on; adds to `parts` the splits that it lacks.
 
     Whole groups are taken in the order of a hash of their names, equally from all strata, until

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from transformer_lab.errors import LabError
 from transformer_lab.layers.basic import dense, joined
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places
@@ -12,7 +13,8 @@ from transformer_lab.ops.attention import attend
 from transformer_lab.ops.kernels import attention
 from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.positions import rope_frequencies, rotate, sinusoids
-from transformer_lab.ops.visibility import ALL, Visible
+from transformer_lab.ops.segments import as_rows
+from transformer_lab.ops.visibility import ALL, Visible, visible
 
 KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, values: [B, K, S, H]
 
@@ -58,10 +60,12 @@ class Attention(nn.Module):
         seen: Visible = ALL,
         dropout_key: Key[Array, ""] | None = None,
         places: Places | None = None,
-        bias: Float[Array, "#b #n #t s"] | None = None,
+        bias: Float[Array, "#b #n _ s"] | None = None,
     ) -> Float[Array, "b t o"]:
         """Attends from x to the given keys and values, or else to x itself. The output's width o is
         the config's, which may differ from the width of x."""
+        if key_value is None and self.config.segment:
+            return self._by_segments(x, seen, dropout_key, bias)
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
         return self._mix(self._queries(x, places), key_value, seen, dropout_key, places, bias)
@@ -99,6 +103,36 @@ class Attention(nn.Module):
             write = lambda old, part: jax.lax.dynamic_update_slice(old, part, start)  # noqa: E731
             held = kept = jax.tree.map(write, cache, new)
         return self._mix(query, held, seen, None, places, bias), kept
+
+    def _by_segments(self, x, seen, dropout_key, bias):
+        """Causal attention of each segment to itself and to the memory before it, all segments at
+        once: they become rows of the batch. `bias` is of one segment (see `segment_places`)."""
+        cfg, (b, t, _) = self.config, x.shape
+        if seen.prefix is not None or seen.keys is not None:
+            raise LabError("model.segment needs a causal model without a prefix or hidden tokens")
+        size, memory, count = cfg.segment, cfg.memory, -(-t // cfg.segment)
+        fill = lambda x, before, axis: jnp.pad(  # noqa: E731
+            x, [(before, count * size - t) if i == axis else (0, 0) for i in range(x.ndim)]
+        )
+        positions, starts = jnp.arange(t), jnp.arange(count) * size
+        numbers = jnp.ones((b, t), jnp.int32) if seen.key_segments is None else seen.key_segments
+        query = self._queries(x, Places(positions, positions))
+        own = (*self.keys_and_values(x, positions), numbers)
+        old = (*self.keys_and_values(jax.lax.stop_gradient(x), positions), numbers)
+        parts = []
+        for old_part, own_part, axis in zip(old, own, (2, 2, 1), strict=True):
+            # The number 0 marks what lies before the row or after it, which nobody sees.
+            both = (fill(old_part, memory, axis), memory), (fill(own_part, 0, axis), size)
+            parts.append([as_rows(x, starts, length, axis) for x, length in both])
+        key, value, of_keys = (
+            jnp.concatenate(part, axis) for part, axis in zip(parts, (2, 2, 1), strict=True)
+        )
+        places = segment_places(cfg)
+        order = visible(*places, causal=True)[None, None]
+        seen = Visible(query_segments=parts[2][1], key_segments=of_keys, mask=order)
+        query = as_rows(fill(query, 0, 2), starts, size, 2)
+        out = self._mix(query, (key, value), seen, dropout_key, places, bias)
+        return out.reshape(b, count * size, -1)[:, :t]
 
     def _queries(self, x, places):
         return self._turn(self._split(self.query(x), self.config.heads), places and places.query)
@@ -167,6 +201,12 @@ class Attention(nn.Module):
         b, t, _ = x.shape
         x = jnp.swapaxes(x.reshape(b, t, heads, self.config.head_dim), 1, 2)
         return constrain(x, "rows", "heads", "length", None)
+
+
+def segment_places(config: StackConfig) -> Places:
+    """The positions of a segment's queries and of its keys, of which the first are the memory."""
+    keys = jnp.arange(config.memory + config.segment)
+    return Places(keys[config.memory :], keys)
 
 
 def ring_write(cache: KeyValue, new: KeyValue, index: Int[Array, ""]) -> tuple[KeyValue, KeyValue]:

@@ -24,7 +24,7 @@ from transformer_lab.ops.dropout import drop_path, dropout
 from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.visibility import ALL, Visible
 
-Bias = Float[Array, "#b #n #t s"]
+Bias = Float[Array, "#b #n _ s"]  # for each query, or where segments are read for those of one
 DropoutKey = Key[Array, ""]
 Cache = Any  # a layer's keys and values, or a mixer's state; or a dictionary of this and the
 # feed-forward's state

@@ -88,6 +88,11 @@ class StackConfig:
     relative_buckets: int = 32  # for positions = "t5"
     relative_max_distance: int = 128  # distances from here on share T5's last bias
     window: int = 0  # attends to keys nearer than this; 0: to all
+    # Segment-level recurrence (Dai 2019, section 3.2): a row is read in segments of so many tokens,
+    # of which each attends to itself and to `memory` tokens before it, through whose states no
+    # gradient flows. 0: in one segment, to all
+    segment: int = 0
+    memory: int = 0
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
@@ -123,7 +128,15 @@ class StackConfig:
         fractions(self, "model", *(name for name in FRACTIONS if hasattr(self, name)))
         sizes = "layers", "width", "heads", "head_dim", "feed_forward_width", "max_length"
         at_least(self, "model", 1, *sizes)
-        free = "adapter_width", "window", "halved_every", "layer_scale", "convolution_width"
+        free = (
+            "adapter_width",
+            "window",
+            "segment",
+            "memory",
+            "halved_every",
+            "layer_scale",
+            "convolution_width",
+        )
         at_least(self, "model", 0, *free)
         for kind in self.layer_kinds:
             mixer, slash, forward = kind.partition("/")
@@ -139,6 +152,13 @@ class StackConfig:
         if self.key_value_heads < 1 or self.heads % self.key_value_heads:
             raise LabError(
                 f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}"
+            )
+        if self.memory and not self.segment:
+            raise LabError("model.memory is kept between segments: set model.segment")
+        if self.segment and (self.window or self.layer_kinds or self.mixer.kind != "attention"):
+            raise LabError(
+                "model.segment does not go with model.window, model.layer_kinds or other mixers "
+                "than attention"
             )
         if self.block != "serial" and self.norm_place != "pre":
             raise LabError(f'model.block = "{self.block}" needs model.norm_place = "pre"')
@@ -211,7 +231,12 @@ class StackConfig:
         return [self.layer(i) for i in range(self.layers)]
 
     def reads_both_ways(self, what: str) -> None:
-        """Refuses mixers, which read from left to right, for a stack that reads both ways."""
+        """Refuses mixers and segments, which go from left to right, for a stack that reads both
+        ways."""
+        if self.segment:
+            raise LabError(
+                f"model.segment is for decoders, and {what} reads both ways: set it to 0"
+            )
         for i in range(len(self.layer_kinds) or 1):
             if (kind := self.layer(i).mixer.kind) != "attention":
                 raise LabError(

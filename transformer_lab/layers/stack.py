@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_lab.layers.attention import KeyValue, to_ring
+from transformer_lab.layers.attention import KeyValue, segment_places, to_ring
 from transformer_lab.layers.basic import norm
 from transformer_lab.layers.block import Block, Cache, DropoutKey
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.mixing import Flow
 from transformer_lab.layers.positions import Places, ScoreBias
 from transformer_lab.layers.scanned import make_layers, run_layers
-from transformer_lab.ops.visibility import ALL, Visible, visible
+from transformer_lab.ops.visibility import ALL, Visible, recent, visible
 
 
 class Stack(nn.Module):
@@ -64,7 +64,7 @@ class Stack(nn.Module):
         """
         places = self._places(x.shape[1])
         seen = self._ordered(seen, prefix)
-        bias = self.score_bias(places)
+        bias = self.score_bias(segment_places(self.config) if self.config.segment else places)
 
         def each(i):
             key = None if dropout_key is None else jax.random.fold_in(dropout_key, i)
@@ -148,6 +148,7 @@ class Stack(nn.Module):
                 size = _keys_of(cache[name])[0].shape[2]
                 places = cached_places(t, size, index, window)
                 mask = visible(*places, causal=True, window=window)[None, None]
+                mask = mask & self._recent(places, first)
                 seen = Visible(mask=mask & (places.key >= first[:, None])[:, None, None, :])
                 seeing[window] = seen, places, self.score_bias(places)
             seen, places, bias = (ALL, None, None) if layer.mixes else seeing[window]
@@ -170,6 +171,11 @@ class Stack(nn.Module):
         places = self._places(t)
         seen, bias = self._ordered(seen, prefix), self.score_bias(places)
         flow = Flow.of(seen, places.query)
+        if self.config.segment:
+            first = jnp.zeros((1,), jnp.int32)
+            if seen.key_segments is not None:
+                first = (seen.key_segments == 0).sum(axis=1)  # padding stands on the left
+            seen = replace(seen, mask=self._recent(places, first))
         zero = jnp.zeros((), jnp.int32)
         for name, layer in self._named():
             seen = replace(seen, window=layer.config.window)
@@ -179,6 +185,13 @@ class Stack(nn.Module):
             fit = lambda h: jnp.pad(h, room) if t <= size else to_ring(h, size, t)  # noqa: E731, B023
             cache[name] = self._map_keys(layer, fit, new)
         return self._finish(x), cache
+
+    def _recent(self, places, starts):
+        """The mask [B, 1, T, S] of what the recurrence by segments lets a query see."""
+        cfg = self.config
+        if not cfg.segment:
+            return True
+        return recent(*places, starts, cfg.segment, cfg.memory)[:, None]
 
     def _finish(self, x):
         return self.final_norm(x) if self._ends_in_norm else x

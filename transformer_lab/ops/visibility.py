@@ -23,6 +23,21 @@ def visible(
     return allowed & (jnp.abs(distances) < window) if window else allowed
 
 
+def recent(
+    query_positions: Int[Array, "t"],
+    key_positions: Int[Array, "s"],
+    starts: Int[Array, "b"],
+    segment: int,
+    memory: int,
+) -> Bool[Array, "b t s"]:
+    """True for keys of the query's own segment and `memory` positions before it; segments are
+    counted from each text's start. Segments of 2 and a memory of 1 give the last of four positions
+    0, 1, 1, 1."""
+    first = starts[:, None]
+    begin = first + (query_positions - first) // segment * segment - memory
+    return key_positions >= begin[..., None]
+
+
 QUERY_FIELDS = ("query_segments",)
 KEY_FIELDS = ("key_segments", "keys", "prefix")
 

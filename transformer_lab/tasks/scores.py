@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
+import numpy as np
+from jaxtyping import Float
+
 from transformer_lab.errors import LabError
 
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval",
@@ -195,3 +198,22 @@ def _package(module: str) -> ModuleType:
     except ImportError as error:
         name = _PACKAGES[module.partition(".")[0]]
         raise LabError(f"this score needs {name}: pip install {name}") from error
+
+
+def ranking(
+    scores: Float[np.ndarray, "queries documents"], right: Sequence[Sequence[int]], prefix: str = ""
+) -> dict[str, float]:
+    """Scores of retrieval, given each query's right documents; of equal scores the first wins.
+
+    `recall_1` and `recall_10` are the shares of queries with a right document among the first 1
+    and 10, `mrr` is the mean of 1 / rank of the first right one, and `ndcg_10` the discounted gain
+    1 / log2(rank + 1) of all right ones among the first 10, relative to the largest possible."""
+    values = []
+    for row, own in zip(scores, right, strict=True):
+        ranks = np.flatnonzero(np.isin(np.argsort(-row, kind="stable"), own)) + 1
+        gain = (1 / np.log2(ranks[ranks <= 10] + 1)).sum()
+        best = (1 / np.log2(np.arange(2, 2 + min(len(ranks), 10)))).sum()
+        values.append((ranks[0] <= 1, ranks[0] <= 10, 1 / ranks[0], gain / best))
+    names = ("recall_1", "recall_10", "mrr", "ndcg_10")
+    means = np.mean(values, axis=0)
+    return {prefix + name: float(mean) for name, mean in zip(names, means, strict=True)}

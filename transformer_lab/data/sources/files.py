@@ -1,9 +1,10 @@
-"""The user's own texts: pairs, documents or labelled rows in the formats of `data.formats`."""
+"""The user's own texts: pairs, documents, labelled rows or searches in the formats of
+`data.formats`."""
 
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.formats import conll, dialogues, squad, stamped, tables
+from transformer_lab.data.formats import beir, conll, dialogues, squad, stamped, tables
 from transformer_lab.data.formats.lines import (
     JSON_LINES,
     LICENCE,
@@ -14,6 +15,7 @@ from transformer_lab.data.formats.lines import (
 )
 from transformer_lab.data.formats.records import Texts, read_whole
 from transformer_lab.data.labelled import Example
+from transformer_lab.data.searches import Library
 from transformer_lab.data.splits import SPLITS, Found, Item, Report, key
 from transformer_lab.data.spoken import Spoken
 from transformer_lab.errors import LabError
@@ -151,6 +153,11 @@ def spoken(config: Any, report: Report) -> Found:
             )
             parts[split].append(Item(key(text), Spoken(str(file.parent / name), text, name)))
     return Found(parts, LICENCE)
+
+
+def searches(config: Any, report: Report) -> Library:
+    """A folder with documents, queries and which fit which, in BEIR's format."""
+    return beir.read(own_path(config, "your folder"))
 
 
 def instructions(config: Any, report: Report) -> Found:

@@ -1,4 +1,4 @@
-"""Sentence pairs from the LibreOffice help, whose pages have the same paragraph ids."""
+"""The LibreOffice help: sentence pairs of its translations, its pages, and its index entries."""
 
 import html
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_lab.data.fetch import folders, packages_of
 from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.searches import Library
 from transformer_lab.data.splits import Found, Item, Report, fold
 from transformer_lab.errors import LabError
 
@@ -19,6 +20,8 @@ PACKAGES = {
 }
 LICENCE = "LibreOffice help: MPL-2.0"
 
+_ENTRY = re.compile(r'\{url:"[^"/]*/text/([^"?#]*)[^"]*", app:"[^"]*", text:"([^"]*)"')
+_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 _BLOCK = re.compile(r'<(p|h[1-6])\b[^>]*?\bid="((?:par|hd)_[^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
 _SPAN = re.compile(r"<span\b[^>]*>|</span>")
 _VARIANT = re.compile(r'class="[A-Z]{3,}"')  # another wording for one program, such as Calc
@@ -43,6 +46,34 @@ def documents(config: Any, report: Report) -> Found:
     pages = (blocks("\n".join(line for _, line in lines(file))).values() for file in files)
     texts = ["\n".join(" ".join(sentences(block)) for block in page) for page in pages]
     return Found({"train": [Item(text, text) for text in texts]}, LICENCE)
+
+
+def searches(config: Any, report: Report) -> Library:
+    """The entries of the help's index as queries, and the pages that they lead to as documents.
+
+    An entry of one language leads to the page of the same name in another."""
+    found = folders(config.path, *packages_of(config, PACKAGES))
+    roots = [_root(found, language) for language in config.sides()]
+    file = roots[0].parent / "bookmarks.js"
+    entries: dict[str, dict[str, None]] = {}
+    for page, entry in _ENTRY.findall(_text(file) if file.exists() else ""):
+        entries.setdefault(fold(html.unescape(entry)), {})[page] = None
+    if not entries:
+        raise LabError(f"{file}: no entry of the help's index is there")
+    pages = sorted({page for some in entries.values() for page in some})
+    documents = {
+        page: _page(_text(roots[1] / page)) for page in pages if (roots[1] / page).exists()
+    }
+    found = [(entry, [p for p in some if p in documents]) for entry, some in entries.items()]
+    report["without_page"] += sum(not some for _, some in found)
+    return Library(documents, {"train": [one for one in found if one[1]]}, LICENCE)
+
+
+def _page(page: str) -> tuple[str, str]:
+    """A page's title, and its text with one paragraph on each line."""
+    title = _TITLE.search(page)
+    text = "\n".join(" ".join(sentences(block)) for block in blocks(page).values())
+    return fold(html.unescape(title.group(1))) if title else "", text
 
 
 def read(folders: list[Path], source: str, target: str, report: Report) -> list[Item]:

@@ -1,0 +1,42 @@
+"""LibreOffice's help: from an entry of its index to the page, by an encoder of sentences.
+
+    python -m transformer_lab train --config=configs/retrieve_help.py --workdir=runs/help \
+        --init_from=hf:DIR
+
+DIR is MiniLM's directory, or of any BERT, RoBERTa or DistilBERT. `:vectors` compares one vector of
+the query with one of the page, `:tokens` each token with each (late interaction, ColBERT), `:cross`
+reads the first 20 pages of BM25 together with the query. A second part chooses languages and set:
+`:vectors,fr-en` has French entries and English pages, `:vectors,boolq` BoolQ's questions.
+"""
+
+from transformer_lab.errors import known
+from transformer_lab.training.config import default_config
+
+SCORINGS = ("vectors", "tokens", "cross")
+
+
+def get_config(arg: str = "vectors,en-en"):
+    """`arg` is SCORING or SCORING,SET: a set is boolq, or two languages of en, fr, de."""
+    scoring, _, chosen = arg.partition(",")
+    known("configs/retrieve_help.py:", scoring, SCORINGS)
+    config = default_config(model="encoder", task="retrieval")
+    config.steps = 100
+    config.eval_every = 100
+    config.save_every = 20
+    config.keep = 1
+    config.model_from_init = True
+    config.model.update(dropout=0.0, attention_dropout=0.0)
+    if chosen == "boolq":
+        config.data.source = "boolq"
+    else:
+        config.data.languages = chosen or "en-en"
+    config.task.scoring = scoring
+    config.batch.update(tokens_per_batch=3456, buckets=1, max_length=64)
+    config.optimizer.update(
+        learning_rate=1e-4,
+        schedule="linear",
+        warmup_steps=20,
+        weight_decay=0.01,
+        clip_norm=1.0,
+    )
+    return config
