@@ -134,6 +134,8 @@ IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
           "data.channels": 1}  # fmt: skip
 MAKES = {"model.image_size": (2, 2), "model.channels": 1, "model.patch_size": (1, 1),
          "model.max_length": 2, "tokenizer.kind": "word", "batch.rows": 2}  # fmt: skip
+PREDICTS = {key: MAKES[key] for key in MAKES if "size" in key or "chan" in key} | {
+    "batch.rows": 2, "model.codes": 3}  # fmt: skip
 LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
 GREY = {"model.max_length": 8, "task.shrink": 1, "task.levels": 4}
 PIECES = {"tokenizer.kind": "wordpiece"}
@@ -149,7 +151,7 @@ RECALL = {"data.length": 6, "data.pairs": 1, "data.vocabulary": 8, "data.train_s
 MIXTURE = {"data.tasks": ("translate",), "data.pairs_source": "reverse", "data.held_out": 2,
            "batch.max_length": 16, "batch.tokens_per_batch": 64}  # fmt: skip
 
-PICTURES = ("diffusion",)  # tasks that make images
+PICTURES = ("diffusion", "image_prediction")  # tasks that make images
 
 # Of each task: the kind of its model, the name of its data in `DATA`, and its other settings.
 TASKS = {
@@ -169,6 +171,7 @@ TASKS = {
     "transcription": ("whisper", TEXT, SPEECH),
     "detection": ("detr", FINDS),
     "diffusion": ("dit", MAKES),
+    "image_prediction": ("vqvae", PREDICTS),
     "ctc": ("conformer", BATCH, TEXT, FRAMES),
     "word_vectors": ("word_vectors", WINDOWS),
 }

@@ -84,11 +84,6 @@ class Sees(Protocol):
 
 
 @runtime_checkable
-class Depicts(Sees, Vocabulary, Protocol):
-    """Settings of a model that makes images from texts."""
-
-
-@runtime_checkable
 class Finds(Sees, Protocol):
     """Settings of a model that finds the objects of an image."""
 
@@ -317,23 +312,6 @@ class ImageEncoder(Protocol):
     ) -> dict[str, Float[Array, "b ..."]]:
         """`features` [b d] and `logits` [b classes]. Images where `rows` is False are padding, and
         enter no running statistics."""
-
-
-class Denoiser(Protocol):
-    """Predicts the noise, or the velocity, in noisy images with given texts."""
-
-    config: Depicts
-
-    def __call__(
-        self,
-        images: Float[Array, "b h w c"],
-        times: Float[Array, "b"],
-        tokens: Int[Array, "b t"],
-        mask: Bool[Array, "b t"],
-        dropout_key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "b h w c"]:
-        """A prediction for each pixel; times are from 0 (clean) to 1 (noise), and a text without a
-        real token (`mask`) is no condition."""
 
 
 class ObjectDetector(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer_lab.errors import known
-from transformer_lab.models.base import Denoiser
+from transformer_lab.models.making import Denoiser
 from transformer_lab.ops import diffusion
 from transformer_lab.ops.losses import Pair, masked_sum
 from transformer_lab.tasks import pictures
@@ -26,7 +26,7 @@ class DiffusionConfig(pictures.PicturesConfig):
         known("task.process = ", self.process, diffusion.PROCESSES)
 
 
-SECTIONS = {"task": DiffusionConfig, "decode": pictures.DrawingConfig, **pictures.SECTIONS}
+SECTIONS = {"task": DiffusionConfig, **pictures.SECTIONS}
 
 
 class Diffusion(pictures.Pictures):

@@ -54,18 +54,19 @@ class DrawingConfig:
         at_least(self, "decode", 1, "steps", "rows")
 
 
-SECTIONS = {
+IMAGES = {
     "data": sources.ImageConfig,
     "batch": batches.ImageBatchConfig,
     "augment": AugmentConfig,
-    "tokenizer": text.TokenizerConfig,
 }
+SECTIONS = {**IMAGES, "tokenizer": text.TokenizerConfig, "decode": DrawingConfig}
 
 
-class Pictures(Labelled):
-    """Images with texts, which are the names of their classes or what the source says of each.
+class OnImages(Labelled):
+    """A task on images of the model's size, whose batches hold `image` and `mask`.
 
-    A subclass says what is learned (`sums`) and how images are drawn (`drawn`).
+    `image` is uint8 [rows, height, width, channels], and `mask` False at a row that only fills the
+    batch.
     """
 
     COUNTED = "images"
@@ -75,10 +76,7 @@ class Pictures(Labelled):
         if self.sections["augment"].mixes:
             raise LabError("images that are made are not mixed: set augment.mixup and cutmix to 0")
         self.size, self.channels = tuple(model_config.image_size), model_config.channels
-        self.length = model_config.max_length
         self.rows = self.sections["batch"].rows
-
-    # Data.
 
     @cached_property
     def data(self) -> sources.ImageSplits:
@@ -88,13 +86,61 @@ class Pictures(Labelled):
     def train_labels(self) -> Iterator[str]:
         return (self.data.labels[i] for i in self.data.train.labels)
 
+    @cached_property
+    def train_plan(self) -> RowPlan:
+        return batches.train_plan(self.data.train, self.rows, self.seed)
+
+    def loader(self, split: str, augment: AugmentConfig | None) -> Callable[..., HostBatch]:
+        """The function that loads a batch of a split's images."""
+        return partial(_load, images=self.examples(split), augment=augment)
+
+    def train_batches(self) -> Batches:
+        load = self.loader("train", self.sections["augment"])
+        return Batches(self.train_plan, load, workers=self.sections["batch"].workers)
+
+    def eval_batches(self, split: str) -> Iterator[HostBatch]:
+        load, count = self.loader(split, None), len(self.examples(split))
+        for first in range(0, count, self.rows):
+            ids = np.arange(first, first + self.rows)
+            yield load(np.where(ids < count, ids, -1), (1,))
+
+    def abstract_batch(self) -> Shapes:
+        image = shapes_of((self.rows, *self.size, self.channels), image=np.uint8)
+        return {**image, **shapes_of((self.rows,), mask=bool)}
+
+    def sizes(self, batch: HostBatch) -> dict[str, int]:
+        return {"examples": int(batch["mask"].sum())}
+
+    def clean(self, batch: Batch) -> Float[Array, "b h w c"]:
+        """The images of a batch, from -1 (black) to 1."""
+        return batch["image"].astype(jnp.float32) / 127.5 - 1
+
+    def details(self) -> list[str]:
+        return [
+            f"{self.size[0]} x {self.size[1]} x {self.channels}, {len(self.data.labels)} classes",
+            f"batches: {self.steps_per_epoch():,} an epoch, one shape: {self.rows} rows",
+        ]
+
+
+class Pictures(OnImages):
+    """Images with texts, which are the names of their classes or what the source says of each.
+
+    A subclass says what is learned (`sums`) and how images are drawn (`drawn`).
+    """
+
+    def check(self, model_kind: str, model_config: Any) -> None:
+        super().check(model_kind, model_config)
+        self.length = model_config.max_length
+
+    # Texts.
+
     def train_texts(self) -> list[str]:
         """What the tokenizer is trained on: texts, or the names of classes."""
         return self.texts("train") if self.config.condition == "text" else list(self.data.labels)
 
     def texts(self, split: str) -> list[str]:
         """The condition of each image of a split."""
-        images = getattr(self.data, split)
+        images = self.examples(split)
         if self.config.condition == "label":
             return [self.data.labels[i] for i in images.labels]
         if self.config.condition == "text" and images.texts is None:
@@ -105,54 +151,27 @@ class Pictures(Labelled):
         return images.texts if self.config.condition == "text" else [""] * len(images)
 
     def encode_texts(self, texts: Sequence[str]) -> Ragged:
-        """The token ids of texts; what exceeds model.max_length tokens is cut."""
+        """The token ids of texts; what exceeds the model's length of a text is cut."""
         return Ragged.from_lists(ids[: self.length] for ids in self.tokenizer.encode_batch(texts))
 
-    @cached_property
-    def train_plan(self) -> RowPlan:
-        return batches.train_plan(self.data.train, self.rows, self.seed)
-
-    def _loader(self, split: str, augment: AugmentConfig | None) -> Callable[..., HostBatch]:
+    def loader(self, split: str, augment: AugmentConfig | None) -> Callable[..., HostBatch]:
+        """The function that loads a batch of a split's images with their texts."""
         words = self.encode_texts(self.texts(split))
-        how = {"words": words, "length": self.length, "pad_id": self.tokenizer.pad_id}
-        return partial(_load, images=getattr(self.data, split), augment=augment, **how)
-
-    def train_batches(self) -> Batches:
-        load = self._loader("train", self.sections["augment"])
-        return Batches(self.train_plan, load, workers=self.sections["batch"].workers)
-
-    def eval_batches(self, split: str) -> Iterator[HostBatch]:
-        load, count = self._loader(split, None), len(getattr(self.data, split))
-        for first in range(0, count, self.rows):
-            ids = np.arange(first, first + self.rows)
-            yield load(np.where(ids < count, ids, -1), (1,))
+        return partial(super().loader(split, augment), words=words, length=self.length,
+                       pad_id=self.tokenizer.pad_id)  # fmt: skip
 
     def abstract_batch(self) -> Shapes:
         tokens = shapes_of((self.rows, self.length), tokens=np.int32, tokens_mask=bool)
-        image = shapes_of((self.rows, *self.size, self.channels), image=np.uint8)
-        return {**image, **tokens, **shapes_of((self.rows,), mask=bool)}
-
-    def sizes(self, batch: HostBatch) -> dict[str, int]:
-        return {"examples": int(batch["mask"].sum())}
+        return {**super().abstract_batch(), **tokens}
 
     # Images.
 
-    def clean(self, batch: Batch) -> Float[Array, "b h w c"]:
-        """The images of a batch, from -1 (black) to 1."""
-        return batch["image"].astype(jnp.float32) / 127.5 - 1
-
     def kept(self, batch: Batch, key: Key[Array, ""] | None) -> Bool[Array, "b t"]:
         """The mask of the texts; with a key it is False throughout for a random share of them."""
+        mask = batch["tokens_mask"]
         if key is None:
-            return batch["tokens_mask"]
-        return batch["tokens_mask"] & ~jax.random.bernoulli(
-            key, self.config.drop, (self.rows_of(batch), 1)
-        )
-
-    @staticmethod
-    def rows_of(batch: Batch) -> int:
-        """The number of rows of a batch, padding included."""
-        return len(batch["mask"])
+            return mask
+        return mask & ~jax.random.bernoulli(key, self.config.drop, (len(mask), 1))
 
     @abstractmethod
     def drawn(self, params: Params, keys: Key[Array, "b"], batch: Batch) -> Float[Array, "b h w c"]:
@@ -190,7 +209,7 @@ class Pictures(Labelled):
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """For a trained model a picture of what it draws: a row of images for each class, or for
         each of the first held-out texts."""
-        values = {"num_examples": float(len(getattr(self.data, split)))}
+        values = {"num_examples": float(len(self.examples(split)))}
         count = self.shown(final)
         if not count or not values["num_examples"]:
             return Scores()
@@ -201,18 +220,16 @@ class Pictures(Labelled):
         return Scores(values, rows, files={"samples.png": pixels.grid(made)})
 
     def details(self) -> list[str]:
-        cut = sum(
-            len(ids) > self.length for ids in self.tokenizer.encode_batch(self.texts("train"))
-        )
-        return [
-            f"{self.size[0]} x {self.size[1]} x {self.channels}, {len(self.data.labels)} classes, "
-            f"{self.tokenizer.vocab_size:,} pieces; {cut:,} texts are cut to {self.length} tokens",
-            f"batches: {self.steps_per_epoch():,} an epoch, one shape: {self.rows} rows",
-        ]
+        every = self.tokenizer.encode_batch(self.texts("train"))
+        cut = sum(len(ids) > self.length for ids in every)
+        pieces = f"vocabulary: {self.tokenizer.vocab_size:,} pieces"
+        return [*super().details(), f"{pieces}; {cut:,} texts are cut to {self.length} tokens"]
 
 
-def _load(ids, shape, images, augment, words, length, pad_id) -> HostBatch:
+def _load(ids, shape, images, augment, words=None, length=0, pad_id=0) -> HostBatch:
     batch = batches.load(ids, shape, images, augment)
     del batch["label"]
+    if words is None:
+        return batch
     numbers = ids.reshape(len(ids), -1)[:, 0]
     return batch | fill({"tokens": words}, numbers, (length,), pad_id)
