@@ -7,6 +7,7 @@ import pytest
 import soundfile
 
 from tests.data.test_brown import corpus
+from transformer_lab.data import programs
 from transformer_lab.data.fetch import cached
 from transformer_lab.data.sources import espeak
 from transformer_lab.data.spoken import SpokenConfig, load_spoken
@@ -91,7 +92,7 @@ def test_a_program_that_fails_is_one_line(program, tmp_path):
 def test_the_packages_speak_and_say_the_same_each_time(tmp_path, monkeypatch):
     if not all(map(cached, espeak.PACKAGES)):
         pytest.skip("the packages of espeak-ng are not in the cache")
-    monkeypatch.setattr(espeak.shutil, "which", lambda name: None)
+    monkeypatch.setattr(programs.shutil, "which", lambda name: None)
     some = [espeak.utterance("It was late.", espeak.VOICES[s].split()) for s in ("train", "test")]
     sounds = []
     for folder in (tmp_path / "a", tmp_path / "b"):

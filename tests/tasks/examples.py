@@ -38,6 +38,11 @@ DATA = {
         "conll", "ann B-PER\nran O\n\nben B-PER", "ran O\n\nran O\nben B-PER",
         "ben B-PER\nann B-PER\n\nann B-PER",
     ),
+    "dependency_parsing": (
+        "conllu", "ran 0 root\nann 1 nsubj\n\nben 2 nsubj\nran 0 root",
+        "ann 0 root\n\nben 3 nsubj\nann 3 nsubj\nran 0 root",
+        "ann 2 nsubj\nran 0 root\n\nran 0 root",
+    ),
     "question_answering": ("json", "abc", "def", "no"),
     "sentence_embedding": (
         "csv", "text,pair\nred ball,ball\nblue box,box", "text,pair\nball,red\nbox,blue",
@@ -56,12 +61,23 @@ def squad(names: str) -> str:
     return json.dumps({"data": [{"paragraphs": rows}]})
 
 
+def conllu(text: str) -> str:
+    """Lines of a word, its head and its relation, and empty lines, as CoNLL-U."""
+    sentences = [[line.split() for line in block.split("\n")] for block in text.split("\n\n")]
+    rows = [
+        [f"{i}\t{word}" + "\t_" * 4 + f"\t{head}\t{label}\t_\t_" for i, (word, head, label) in
+            enumerate(sentence, 1)]
+        for sentence in sentences
+    ]  # fmt: skip
+    return "\n\n".join(map("\n".join, rows)) + "\n"
+
+
 def files(folder: Path, name: str, changed: bool) -> dict[str, str]:
     """A file for each split, as a config reads them; `changed` swaps two splits."""
     kind, train, validation, test = DATA[name]
     texts = (validation, train, test) if changed else (train, validation, test)
     for split, text in zip(SPLITS, texts, strict=True):
-        content = squad(text) if kind == "json" else text
+        content = {"json": squad, "conllu": conllu}.get(kind, str)(text)
         (folder / f"{split}.{kind}").write_text(content, "utf-8")
     return {"data.source": "files", "data.path": str(folder)}
 
@@ -164,6 +180,7 @@ TASKS = {
     "parentheses": ("encoder", BATCH, TEXT, SYMBOLS),
     "sequence_targets": ("decoder", RECALL),
     "tagging": ("encoder", BATCH, TEXT),
+    "dependency_parsing": ("encoder", BATCH, TEXT),
     "question_answering": ("encoder", BATCH, TEXT, PIECES, {"batch.max_length": 8}),
     "sentence_embedding": ("encoder", BATCH, TEXT, COUPLES),
     "retrieval": ("encoder", BATCH, TEXT, {"task.hard": 2, "batch.tokens_per_batch": 24}),

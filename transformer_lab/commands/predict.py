@@ -2,9 +2,9 @@
 
     transformer_lab predict --workdir=runs/sent "A text."
 
-It gives classes with probabilities, tags of words, or an answer ("question<tab>context"), as the
-run was trained for, for each line of standard input if no text is given. A run on images takes
-image files in place of texts. `--json` writes all that is known.
+It gives classes with probabilities, tags of words, a sentence's dependency tree, or an answer
+("question<tab>context"), as the run was trained for, for each line of standard input if no text is
+given. A run on images takes image files in place of texts. `--json` writes all that is known.
 """
 
 import json
@@ -44,11 +44,25 @@ def main(texts: list[str]) -> None:
 
 
 def show(row: dict) -> str:
-    """A prediction as one line of text: label, tags, fillings, answer or number."""
+    """A prediction as text: label, tags, fillings, answer or number in one line, or a tree."""
     if "label" in row:
         return f"{row['label']}\t{row['probability']:.4f}"
     if "tags" in row:
         return " ".join(f"{w}/{t}" for w, t in zip(row["words"], row["tags"], strict=True))
+    if "heads" in row:
+        return tree(row["words"], row["heads"], row["labels"])
     if "fills" in row:
         return "\t".join(f"{text} {chance:.4f}" for text, chance in row["fills"])
     return str(row.get("answer", row.get("value")))
+
+
+def tree(words: list[str], heads: list[int], labels: list[str]) -> str:
+    """A dependency tree: a line for each word, indented by its depth, with its number, its head's
+    number and its relation, and an empty line at the end."""
+    lines = []
+    for number, (word, head, label) in enumerate(zip(words, heads, labels, strict=True), 1):
+        depth, above = 0, head
+        while above:
+            depth, above = depth + 1, heads[above - 1]
+        lines.append(f"{number}\t{'  ' * depth}{word}\t{head}\t{label}")
+    return "\n".join([*lines, ""])

@@ -160,6 +160,21 @@ _ROWS = (
             "acf0f5be435c8899098397eb9f0e46b4c1be080e0c1202f128609d6391179e23",
             "GPL-3+; its photographs: VOC 2012", 9.7,
             r"/bbox_detection/.*\.(jpg|xml)$|/copyright$"),
+    Package("pip", "turkish-treebanks", "1.0.0",
+            "5a009c29a8e96e8f7e25059d59ac293c3baead6d746bf0fa4c9d3349b1e37ba0",
+            "Apache-2.0", 1.2, r"\.conllu$" + _WHEEL_TERMS),
+    Package("apt", "link-grammar", "5.12.0~dfsg-2",
+            "736aa78d01e7ece248a1855cf04270e27c3abb8f71b3b3b8253474a2964a667c",
+            "LGPL-2.1", 0.1, r"/bin/link-parser$|/copyright$"),
+    Package("apt", "liblink-grammar5", "5.12.0~dfsg-2",
+            "4ad3929eeb5fb37f5f698d819324c7b462046f5c1d6f5c1fd6e0126063be20df",
+            "LGPL-2.1", 0.2, r"\.so\.|/copyright$"),
+    Package("apt", "link-grammar-dictionaries-en", "5.12.0~dfsg-2",
+            "91962864ce8358a2dc9d1989858a5f9dc6fe2a5b06bd7325167e797a1520a7c6",
+            "LGPL-2.1", 0.4, r"/link-grammar/en/|/copyright$"),
+    Package("apt", "libhunspell-1.7-0", "1.7.1-1",
+            "3c858f6fb27a1c73920115dfb05e06d88093c3ee889d33800fd93d111228094b",
+            "LGPL-2.1 or MPL-1.1", 0.2, r"\.so\.|/copyright$"),
 )
 # fmt: on
 

@@ -22,7 +22,8 @@ from transformer_lab.errors import LabError
 class PairsConfig(SourceConfig):
     """Settings of parallel sentences: the source, its files, the languages, splits and limits."""
 
-    # catalogues | libreoffice_help | bible | files | tfds | reverse | shards (see data.shards)
+    # catalogues | libreoffice_help | bible | files | tfds | reverse | shards (see data.shards),
+    # or sentences and their trees: python_trees | link_grammar
     source: str = "catalogues"
     languages: str = "en-fr"  # source-target
     path: str = ""  # local copy of the set, or the user's file(s)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import LabError, at_least, chosen
 from transformer_lab.layers.basic import dense, norm
+from transformer_lab.layers.biaffine import ArcHead
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.embedding import Embedding, check_length, enter
 from transformer_lab.layers.positions import PositionVectors
@@ -42,13 +43,15 @@ class EncoderConfig(StackConfig):
     pooler: bool = True  # a dense layer on the first token's state
     pooler_activation: str = "tanh"  # of the pooler
     # mlm: masked tokens; mlm_nsp: and next sentence; classes: of a text; tokens: of each token;
-    # span: where an answer starts and ends
+    # span: where an answer starts and ends; arcs: which word each word depends on, and how
     head: str = "none"
     mlm_activation: str = "gelu"  # of the masked words' head
-    labels: int = 2  # outputs of the heads classes and tokens; 1 class is a regression
-    head_dropout: float = 0.1  # before the heads classes and tokens
+    labels: int = 2  # outputs of the heads classes, tokens and arcs; 1 class is a regression
+    head_dropout: float = 0.1  # before the heads classes and tokens, and in the head arcs
+    arc_width: int = 500  # of the head arcs: its vectors for arcs (Dozat 2017, table 1)
+    label_width: int = 100  # and for labels
 
-    HEADS: ClassVar = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span")
+    HEADS: ClassVar = ("none", "mlm", "mlm_nsp", "classes", "tokens", "span", "arcs")
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,7 +60,7 @@ class EncoderConfig(StackConfig):
         chosen(self, "model", {"head": self.HEADS, **names})
         if self.head == "mlm_nsp" and not self.pooler:
             raise LabError('model.head = "mlm_nsp" needs model.pooler = True')
-        at_least(self, "model", 1, "labels")
+        at_least(self, "model", 1, "labels", "arc_width", "label_width")
         at_least(self, "model", 0, "types")
 
 
@@ -83,6 +86,9 @@ class Encoder(Model):
             self.mlm_bias = self.param("mlm_bias", nn.initializers.zeros, (cfg.vocab_size,))
         if cfg.head == "mlm_nsp":
             self.nsp = dense(cfg, 2, True)
+        if cfg.head == "arcs":
+            widths = cfg.arc_width, cfg.label_width
+            self.classifier = ArcHead(cfg, *widths, cfg.labels, cfg.head_dropout)
         if cfg.head in ("classes", "tokens", "span"):
             self.classifier = dense(cfg, 2 if cfg.head == "span" else cfg.labels, True)
 
@@ -99,7 +105,9 @@ class Encoder(Model):
 
         `mlm` [b p v] is computed at the positions `places` (None: at all); given labels, it is the
         labels' scores. `logits` are [b labels], [b t labels], or [b t 2] for start and end of an
-        answer. The mask is True at real tokens: nothing attends to others.
+        answer. The head arcs gives `arcs` [b t t], the logits of each token's head, and `logits`
+        [b t labels] of the arcs whose heads are `places` [b t]. The mask is True at real tokens:
+        nothing attends to others.
         """
         cfg = self.config
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
@@ -112,7 +120,9 @@ class Encoder(Model):
             out["mlm"] = self._mlm(out["states"], places, labels)
         if cfg.head == "mlm_nsp":
             out["nsp"] = self.nsp(out["pooled"]).astype(jnp.float32)
-        if cfg.head == "classes":
+        if cfg.head == "arcs":
+            out["arcs"], out["logits"] = self.classifier(out["states"], places, keys[2])
+        elif cfg.head == "classes":
             first = out["pooled"] if cfg.pooler else out["states"][:, 0]
             out["logits"] = self.classifier(drop(first)).astype(jnp.float32)
         elif cfg.head in ("tokens", "span"):
@@ -146,4 +156,4 @@ VIEW = "encoder"  # the reader of its attention, in viewing/capture.py
 CONFIG = EncoderConfig
 build = Encoder
 STACKS = {"encoder": "layers"}
-RULES = ((r"(pooler|mlm_transform|nsp|classifier)/kernel$", ()),)
+RULES = ((r"(pooler|mlm_transform|nsp|classifier(/\w+)?)/kernel$", ()),)

@@ -7,7 +7,6 @@ import numpy as np
 
 from transformer_lab.data.ragged import Ragged
 from transformer_lab.data.splits import SPLITS
-from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_scores, weights_of
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
@@ -45,13 +44,6 @@ class Tagging(Labelled, EncoderTask):
 
     def train_texts(self) -> Iterator[str]:
         return (" ".join(row.words) for row in self.data.train)
-
-    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Token ids, and the index of each word's first token; a word without tokens gets [UNK]."""
-        tok = self.tokenizer
-        pieces = [ids or [tok.unk_id] for ids in tok.encode_words(words)]
-        firsts = (1 + np.cumsum([0, *map(len, pieces)])[:-1]).tolist()
-        return [tok.bos_id, *(i for ids in pieces for i in ids), tok.eos_id], firsts
 
     def encode_split(self, split: str) -> tuple[Fields, Columns]:
         number = {label: i for i, label in enumerate(self.labels)}
@@ -110,13 +102,7 @@ class Tagging(Labelled, EncoderTask):
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
         """The words of each text, divided at white space, and their labels."""
-        encoded = [self.encode_words(line.split()) for line in texts]
-        for line, (ids, _) in zip(texts, encoded, strict=True):
-            if len(ids) > self.model_config.max_length:
-                raise LabError(
-                    f"{len(ids)} tokens exceed model.max_length = {self.model_config.max_length}: "
-                    f"{line[:60]}"
-                )
+        encoded = self.encode_lines(texts)
         logits = self.outputs(params, ragged([ids for ids, _ in encoded]), {}, place)
         found = []
         for line, (_, firsts), values in zip(texts, encoded, logits, strict=True):

@@ -19,6 +19,7 @@ from transformer_lab.models.decoder import positions_within
 from transformer_lab.ops.losses import Pair, token_metrics
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
+from transformer_lab.tasks.brackets import bracket_scores
 from transformer_lab.tasks.bucketed import Bucketed, Columns, Fields
 
 
@@ -29,6 +30,7 @@ class TranslationConfig:
     label_smoothing: float = 0.1  # Szegedy 2016, section 7
     score_examples: int = 200  # validation pairs decoded at each scheduled evaluation; 0: none
     samples: int = 8  # translations shown at the end
+    brackets: bool = False  # the outputs are trees, which are scored too (see `tasks.brackets`)
 
     def __post_init__(self):
         fractions(self, "task", "label_smoothing")
@@ -128,6 +130,8 @@ class Translation(Bucketed):
         values, signature = scores.corpus_scores(outputs, references)
         if final:
             values |= scores.bleu_by_length(sources, outputs, references)
+        if self.config.brackets:
+            values |= bracket_scores(outputs, references)
         rows = list(zip(sources, outputs, references, strict=True))[: self.shown(final)]
         return Scores({**values, "num_examples": len(sources)}, rows, {"bleu_signature": signature})
 

@@ -9,7 +9,7 @@ from transformer_lab.data.labelled import Tagged
 from transformer_lab.data.splits import Item
 from transformer_lab.errors import LabError
 
-_ID = re.compile(r"\d+([-.]\d+)?")  # the id of a line in CoNLL-U
+ID = re.compile(r"\d+([-.]\d+)?")  # the id of a line in CoNLL-U
 
 
 def read(file: Path, text_column: str = "text", label_column: str = "label") -> list[Item]:
@@ -47,7 +47,7 @@ def _universal(block: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The lines with one word each of a CoNLL-U sentence; [] if it is in another format."""
     rows = [(where, line) for where, line in block if not line.startswith("#")]
     ids = [line.partition("\t")[0] for _, line in rows if line.count("\t") == 9]
-    if len(ids) < len(rows) or not all(map(_ID.fullmatch, ids)):
+    if len(ids) < len(rows) or not all(map(ID.fullmatch, ids)):
         return []
     return [row for row, name in zip(rows, ids, strict=True) if name.isdigit()]
 

@@ -6,20 +6,18 @@ are first asked for, and kept in the cache."""
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_lab.data.audio import AudioFile, write
-from transformer_lab.data.fetch import cache_dir, fetch, folders
+from transformer_lab.data.fetch import cache_dir, folders
+from transformer_lab.data.programs import program
 from transformer_lab.data.sources import brown
 from transformer_lab.data.splits import SPLITS, Found, Item, Report, key, shuffled
 from transformer_lab.data.spoken import Spoken
@@ -120,8 +118,13 @@ def speak(utterances: list[Utterance], folder: Path) -> None:
     missing = [one for one in utterances if not path_in(folder, one).is_file()]
     if not missing:
         return
-    with _program() as (program, environment), ThreadPoolExecutor(os.cpu_count()) as threads:
-        calls = (threads.submit(_speak, one, folder, program, environment) for one in missing)
+    with (
+        program("espeak-ng", *PACKAGES) as (path, environment, files),
+        ThreadPoolExecutor(os.cpu_count()) as threads,
+    ):
+        if data := [file.parent for file in files if file.name == "phontab"]:
+            environment["ESPEAK_DATA_PATH"] = str(data[0])
+        calls = (threads.submit(_speak, one, folder, path, environment) for one in missing)
         for count, call in enumerate(list(calls), 1):
             call.result()
             if count % 1000 == 0 or count == len(missing):
@@ -129,13 +132,13 @@ def speak(utterances: list[Utterance], folder: Path) -> None:
                 print(f"speaking {done} sentences into {folder}", file=sys.stderr, flush=True)
 
 
-def _speak(one: Utterance, folder: Path, program: str, environment: dict[str, str]) -> None:
+def _speak(one: Utterance, folder: Path, path: str, environment: dict[str, str]) -> None:
     target = path_in(folder, one)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         made = Path(work) / "said.wav"
         settings = ["-v", one.voice, "-s", str(one.speed), "-p", str(one.pitch), "-z"]
-        command = [program, *settings, "--stdin", "-w", str(made)]
+        command = [path, *settings, "--stdin", "-w", str(made)]
         done = subprocess.run(
             command, input=one.text.encode(), capture_output=True, env=environment
         )
@@ -146,28 +149,3 @@ def _speak(one: Utterance, folder: Path, program: str, environment: dict[str, st
         sound = AudioFile(made, RATE).take(0, 60 * RATE)
         write(Path(work) / "said.flac", sound, RATE)
         (Path(work) / "said.flac").rename(target)  # last, so that no recording is incomplete
-
-
-@contextmanager
-def _program() -> Iterator[tuple[str, dict[str, str]]]:
-    """The installed espeak-ng, or a fetched one, and the environment that it needs.
-
-    A fetched package has neither links nor permissions to execute: both are made in a temporary
-    folder."""
-    if found := shutil.which("espeak-ng"):
-        yield found, dict(os.environ)
-        return
-    places = [fetch(package) for package in PACKAGES]
-    files = [path for place in places for path in place.rglob("*") if path.is_file()]
-    with tempfile.TemporaryDirectory() as work:
-        for path in files:
-            name, mark, _ = path.name.partition(".so.")
-            if mark:  # libsonic.so.0.2.0 is looked for as libsonic.so.0
-                major = path.name[len(name + mark) :].split(".")[0]
-                (Path(work) / f"{name}.so.{major}").symlink_to(path)
-        program = Path(work) / "espeak-ng"
-        shutil.copyfile(next(p for p in files if p.name == "espeak-ng"), program)
-        program.chmod(0o755)
-        data = next(p.parent for p in files if p.name == "phontab")
-        paths = {"LD_LIBRARY_PATH": work, "ESPEAK_DATA_PATH": str(data)}
-        yield str(program), {**os.environ, **paths}

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformer_lab.data.formats import beir, conll, dialogues, squad, stamped, tables
+from transformer_lab.data.formats import beir, conll, conllu, dialogues, squad, stamped, tables
 from transformer_lab.data.formats.lines import (
     JSON_LINES,
     LICENCE,
@@ -127,11 +127,11 @@ def _set_labels(parts: dict[str, list[Item]], values: Any) -> None:
     parts["train"] = [item._replace(stratum=first[item.group]) for item in parts["train"]]
 
 
-def _paths(config: Any) -> dict[str, Path]:
+def _paths(config: Any, kinds: tuple[str, ...] = _LABELLED) -> dict[str, Path]:
     path = own_path(config)
     if not path.is_dir():
         return {"train": path}
-    files = split_files(path, _LABELLED)
+    files = split_files(path, kinds)
     if "train" not in files or set(files) - set(SPLITS):
         names = ", ".join(file.name for file in files.values())
         raise LabError(
@@ -139,6 +139,12 @@ def _paths(config: Any) -> dict[str, Path]:
             "needs one file each for train and, if you have them, validation and test"
         )
     return files
+
+
+def parsed(config: Any, report: Report) -> Found:
+    """Dependency trees in CoNLL-U: a file for each split, or only for `train`."""
+    parts = {split: conllu.read(file) for split, file in _paths(config, (".conllu",)).items()}
+    return Found(parts, LICENCE)
 
 
 def spoken(config: Any, report: Report) -> Found:

@@ -1,0 +1,37 @@
+"""Trees as sequences (Vinyals 2015): a sentence is translated to its bracket string, on a CPU.
+
+python -m transformer_lab train --config=configs/parse_trees.py --workdir=runs/trees
+
+`:python` reads expressions of the standard library and writes their exact syntax trees; `:brown`
+reads sentences of the Brown corpus and writes what the parser Link Grammar makes of them, so that
+its scores are agreement with that parser.
+"""
+
+from transformer_lab.errors import known
+from transformer_lab.training.config import default_config
+
+SOURCES = {"python": "python_trees", "brown": "link_grammar"}
+
+
+def get_config(arg: str = "python"):
+    """`arg` is python or brown."""
+    known("configs/parse_trees.py:", arg, SOURCES)
+    config = default_config(model="encoder_decoder", task="translation")
+    config.update(steps=1200, log_every=50, eval_every=600, save_every=200, average=2)
+    config.task.update(brackets=True, label_smoothing=0.0, samples=4)
+    config.data.update(source=SOURCES[arg], max_characters=400)
+    # Words and brackets with what follows at once, such as "XX))", become one piece each.
+    config.tokenizer.update(kind="plain_bpe", vocab_size=3000)
+    config.batch.update(tokens_per_batch=2048, buckets=5, max_length=64)
+    config.model.update(
+        layers=2,
+        width=192,
+        heads=4,
+        head_dim=48,
+        feed_forward_width=512,
+        dropout=0.1,
+        norm_place="pre",
+        max_length=128,
+    )
+    config.optimizer.update(learning_rate=2e-3, warmup_steps=150, schedule="cosine")
+    return config

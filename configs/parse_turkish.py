@@ -1,0 +1,37 @@
+"""Dependency trees of Turkish sentences from scratch on a CPU: biaffine scores on an encoder.
+
+python -m transformer_lab train --config=configs/parse_turkish.py --workdir=runs/parse
+python -m transformer_lab predict --workdir=runs/parse "Burda da kiloyla mı ?"
+"""
+
+from transformer_lab.errors import known
+from transformer_lab.training.config import default_config
+
+
+def get_config(arg: str = ""):
+    """No argument is taken."""
+    known("configs/parse_turkish.py:", arg, ("",))
+    config = default_config(model="encoder", task="dependency_parsing")
+    config.update(steps=1500, log_every=50, eval_every=500, save_every=250, keep=2, best="las")
+    config.tokenizer.update(kind="bpe", vocab_size=4000)
+    config.batch.update(tokens_per_batch=2048, buckets=5, max_length=96)
+    config.model.update(
+        layers=3,
+        width=192,
+        heads=4,
+        head_dim=48,
+        feed_forward_width=384,
+        types=0,
+        pooler=False,
+        norm_place="pre",
+        max_length=256,
+        dropout=0.2,
+        attention_dropout=0.1,
+        head_dropout=0.33,
+        arc_width=192,
+        label_width=64,
+    )
+    config.optimizer.update(
+        learning_rate=2e-3, warmup_steps=150, schedule="cosine", weight_decay=0.05, clip_norm=1.0
+    )
+    return config
