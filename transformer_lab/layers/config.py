@@ -92,7 +92,7 @@ class StackConfig:
     # of which each attends to itself and to `memory` tokens before it, through whose states no
     # gradient flows. 0: in one segment, to all
     segment: int = 0
-    memory: int = 0
+    memory: int = 0  # tokens before a segment that it attends to, of the segments before it
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
