@@ -17,11 +17,19 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
-    packages=find_packages(include=["transformer_lab", "transformer_lab.*"]),
+    packages=[
+        *find_packages(include=["transformer_lab", "transformer_lab.*"]),
+        "transformer_lab.configs",
+        "transformer_lab.experiments",
+    ],
+    package_dir={
+        "transformer_lab.configs": "configs",
+        "transformer_lab.experiments": "experiments",
+    },
     package_data={
         "transformer_lab": ["py.typed"],
         "transformer_lab.serving": ["page.html"],
-        "transformer_lab.viewing": ["page.html", "page.js"],
+        "transformer_lab.viewing": ["page.html", "page.js", "page_data.js"],
     },
     entry_points={"console_scripts": ["transformer_lab = transformer_lab.__main__:main"]},
     python_requires=">=3.11",

@@ -15,6 +15,9 @@ from types import ModuleType
 
 from transformer_lab.errors import known
 
+# Where configs/ and experiments/ lie: beside the package in a checkout, in it once installed
+FOLDERS = Path(__file__).parents[1], Path(__file__).parent
+
 
 def kinds(room: str, mark: str) -> list[str]:
     """The names of a package's files with a line that begins with `mark`, a regular expression."""
@@ -25,6 +28,19 @@ def kind(room: str, mark: str, key: str, name: str) -> ModuleType:
     """The module of a kind. Raises: LabError with the config key and the nearest if unknown."""
     valid = kinds(room, mark)
     return importlib.import_module(f"{room}.{known(f'{key} = ', name, valid)}")
+
+
+def shipped(folder: str, name: str) -> str:
+    """The path of a file that `name` means: itself, or one in the folder of that name that comes
+    with the package, such as "smoke" or "configs/smoke.py" in "configs"."""
+    if Path(name).is_file():
+        return name
+    head, slash, rest = name.partition("/")
+    if slash and head in ("configs", "experiments"):
+        folder, name = head, rest
+    file = f"{name.removesuffix('.py')}.py"
+    found = (place / folder / file for place in FOLDERS)
+    return str(next((path for path in found if path.is_file()), name))
 
 
 def _folders(room: str) -> list[str]:

@@ -53,8 +53,9 @@ def run(
     init_pattern: str = ".*",
     init_into: str = "",
     profile: int = 0,
-) -> None:
-    """Trains the config's run in a directory, new or resumed, and scores the finished model.
+) -> Task:
+    """Trains the config's run in a directory, new or resumed, scores the finished model, and
+    returns its task.
 
     A new one starts from the weights of `init_from` whose paths match the pattern; if `init_into`
     names a part of the model, they are the weights of that part. `profile` is how many steps are
@@ -70,6 +71,7 @@ def run(
         refuse_unshared(workdir)
         with Run(config, workdir, init_from, init_into, training=True) as opened:
             _train(opened, init_pattern, profile)
+            return opened.trainer.task
 
 
 def _train(opened: "Run", pattern: str, profile: int) -> None:
