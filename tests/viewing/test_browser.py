@@ -58,7 +58,7 @@ def tab(browser, maps, tmp_path):
 
 def settled(tab):
     """Waits until what was chosen is drawn."""
-    tab.wait_for_function("!document.body.dataset.busy")
+    tab.wait_for_selector("body:not([data-busy])")
 
 
 def pressed(tab, id, *keys):

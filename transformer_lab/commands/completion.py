@@ -16,7 +16,7 @@ from transformer_lab import cli
 from transformer_lab.__main__ import COMMANDS
 from transformer_lab.kinds import FOLDERS
 
-SCRIPT = """_transformer_lab() {
+SCRIPT = """_transformer_lab() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
   local before="${{COMP_WORDS[COMP_CWORD-1]}}" flag="${{COMP_WORDS[COMP_CWORD-2]}}"
   if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"
