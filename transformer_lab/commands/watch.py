@@ -8,20 +8,19 @@ loss, the best and newest value of a validation score, its speed and its curve o
 all curves, which a browser that has it open reads again and again.
 """
 
+import contextlib
+import itertools
 import sys
 import time
 from pathlib import Path
 
 from absl import flags
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from transformer_lab.errors import LabError
 from transformer_lab.terminal import print_table, short
 from transformer_lab.training.checkpoint import rank
 from transformer_lab.training.report import HELD, curve
-from transformer_lab.training.writers import log, read_metrics
+from transformer_lab.training.writers import read_metrics
 from transformer_lab.viewing import document
 
 WORDS = True  # directories of runs
@@ -37,33 +36,19 @@ def define() -> None:
 
 
 def main(directories: list[str]) -> None:
-    args = flags.FLAGS
-    runs = runs_in(directories)
-    live = sys.stdout.isatty() or args.output
-    looks = args.looks or (0 if live else 1)
-    if args.output:
-        log(f"{args.output} shows the curves: open it in a browser; Ctrl-C ends")
-    shown, count = Live(auto_refresh=False) if sys.stdout.isatty() else None, 0
-    if shown:
-        shown.start()
-    try:
-        while True:
-            rows = [line_of(run, args.score) for run in runs]
+    args, runs, terminal = flags.FLAGS, runs_in(directories), sys.stdout.isatty()
+    looks = args.looks or (0 if terminal or args.output else 1)
+    with contextlib.suppress(KeyboardInterrupt):
+        for look in itertools.count(1):
             if args.output:
                 Path(args.output).write_text(page(runs, int(args.seconds) or 1), encoding="utf-8")
-            if shown:
-                shown.update(as_table(rows), refresh=True)
-            elif not args.output:
-                print_table(HEADER, rows)
-            count += 1
-            if count == looks:
+            if terminal:
+                print("\x1b[H\x1b[2J", end="")  # from the screen's top, and clears it
+            if terminal or not args.output:
+                print_table(HEADER, [line_of(run, args.score) for run in runs])
+            if look == looks:
                 return
             time.sleep(args.seconds)
-    except KeyboardInterrupt:
-        return
-    finally:
-        if shown:
-            shown.stop()
 
 
 def runs_in(directories: list[str]) -> list[Path]:
@@ -104,14 +89,6 @@ def bars(values: list[float], count: int = 16) -> str:
         return ""
     low, high = min(means), max(means)
     return "".join(LEVELS[round(7 * (x - low) / ((high - low) or 1))] for x in means)
-
-
-def as_table(rows: list[list[str]]) -> Table:
-    """The rows as a table that fits the terminal."""
-    table = Table(*HEADER)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def page(runs: list[Path], seconds: int) -> str:
