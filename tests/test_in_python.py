@@ -17,7 +17,7 @@ from transformer_lab.data.images.sources import load_images
 from transformer_lab.data.labelled import load_labelled
 from transformer_lab.errors import LabError
 from transformer_lab.in_python import WRITERS
-from transformer_lab.kinds import FOLDERS, shipped
+from transformer_lab.kinds import SHIPPED, shipped
 from transformer_lab.pretrained import hub
 from transformer_lab.training import sinks
 from transformer_lab.training.config import resolve
@@ -129,7 +129,7 @@ def test_a_shipped_config_goes_by_its_bare_name_from_anywhere(tmp_path, monkeypa
     assert shipped("experiments", "dropout") == str(ROOT / "experiments" / "dropout.py")
     (tmp_path / "smoke").write_text("")
     assert shipped("configs", "smoke") == "smoke" and shipped("configs", "smok") == "smok"
-    assert FOLDERS[1] == ROOT / "transformer_lab"  # where a wheel puts them
+    assert ROOT == SHIPPED  # a wheel has them in the package
     assert '"transformer_lab.configs": "configs"' in (ROOT / "setup.py").read_text()
 
 

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_flags
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
 from transformer_lab.kinds import shipped
+from transformer_lab.terminal import Waiting
 from transformer_lab.training import peers, runs
 from transformer_lab.training.config import from_stored
 from transformer_lab.training.places import place, remote
@@ -177,8 +178,9 @@ def get_config() -> ConfigDict:
 
 def open_run() -> tuple[Any, Any]:
     """The (trainer, parameters) of the run in --workdir, opened as the flags of `run_flags` say."""
-    args = flags.FLAGS
-    return runs.open_run(get_config(), get_workdir(), args.average, args.init_from)
+    args, workdir = flags.FLAGS, get_workdir()
+    with Waiting(f"opens {workdir}"):
+        return runs.open_run(get_config(), workdir, args.average, args.init_from)
 
 
 def get_workdir(what: str = "") -> Path:

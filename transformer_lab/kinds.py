@@ -15,8 +15,9 @@ from types import ModuleType
 
 from transformer_lab.errors import known
 
-# Where configs/ and experiments/ lie: beside the package in a checkout, in it once installed
-FOLDERS = Path(__file__).parents[1], Path(__file__).parent
+# Where configs/ and experiments/ lie: in the package once installed, beside it in a checkout
+HOME = Path(__file__).parent
+SHIPPED = HOME if (HOME / "configs").is_dir() else HOME.parent
 
 
 def kinds(room: str, mark: str) -> list[str]:
@@ -39,8 +40,8 @@ def shipped(folder: str, name: str) -> str:
     if slash and head in ("configs", "experiments"):
         folder, name = head, rest
     file = f"{name.removesuffix('.py')}.py"
-    found = (place / folder / file for place in FOLDERS)
-    return str(next((path for path in found if path.is_file()), name))
+    path = SHIPPED / folder / file
+    return str(path) if path.is_file() else name
 
 
 def _folders(room: str) -> list[str]:

@@ -14,7 +14,7 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.__main__ import COMMANDS
-from transformer_lab.kinds import FOLDERS
+from transformer_lab.kinds import SHIPPED
 
 SCRIPT = """_transformer_lab() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
@@ -45,6 +45,6 @@ def main(_: list[str]) -> None:
         words = " ".join(f"--{flag}=" for flag in [*declared, *cli.COMMON])
         cases.append(f'    {name}) words="{words}";;')
     sys.argv = before
-    folders = [folder / own for folder in FOLDERS if (folder / own).is_dir()] or [Path(own)]
-    configs = " ".join(sorted({path.stem for folder in folders for path in folder.glob("*.py")}))
+    folder = SHIPPED / "configs" if own == "configs" else Path(own)
+    configs = " ".join(sorted(path.stem for path in folder.glob("*.py")))
     print(SCRIPT.format(commands=" ".join(COMMANDS), configs=configs, cases="\n".join(cases)))

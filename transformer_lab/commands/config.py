@@ -14,7 +14,7 @@ from absl import flags
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.kinds import FOLDERS
+from transformer_lab.kinds import SHIPPED
 from transformer_lab.training.config import resolve
 from transformer_lab.training.explained import keys
 
@@ -27,8 +27,7 @@ def define() -> None:
 
 def main(arguments: list[str]) -> None:
     if flags.FLAGS.config is None:
-        files = (path for folder in FOLDERS for path in (folder / "configs").glob("*.py"))
-        for path in sorted(files):
+        for path in sorted((SHIPPED / "configs").glob("*.py")):
             text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
             print(f"configs/{path.name:28}{text.splitlines()[0]}")
         return

@@ -13,6 +13,7 @@ from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, Task
+from transformer_lab.terminal import Waiting
 from transformer_lab.training.adapting import pack
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.chips import refuse_too_large
@@ -156,7 +157,8 @@ class Run:
                 refuse_changes(self.previous, self.config.to_dict(), workdir)
             where = self.saved or self.source
             mesh = make_mesh(resolved.run.mesh) if training else mesh_to_use(resolved)
-            task = build_task(resolved, where.assets if where else None, mesh)
+            with Waiting("reads the data and makes the task"):
+                task = build_task(resolved, where.assets if where else None, mesh)
             self.trainer = Trainer(resolved.run, task, mesh)
             self.base = self.saved.base if self.saved else None
         except BaseException:
