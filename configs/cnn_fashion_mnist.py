@@ -22,6 +22,7 @@ def get_config(arg: str = "resnet"):
     config.eval_every = 1000
     config.save_every = 500
     config.data.source = "fashion_mnist"
+    config.model.image_size = (28, 28)  # to which images of your own are resized
     config.batch.rows = 128
     config.augment.update(crop_padding=2, flip=0.5)
     config.task.label_smoothing = 0.1

@@ -5,7 +5,7 @@ python -m transformer_lab train --config=configs/gpt_brown.py --workdir=runs/gpt
 2026-11-28, 2 cores (AMD EPYC, AVX-512) shared with other work, stopped and resumed once, 20 minutes
 in all (a step took 0.28 to 0.9 s; not timed on quiet cores): 1.749 bits per byte on 25 held-out
 documents (validation 1.783), where the best n-gram on the same tokens (order 5,
-`transformer_lab ngram`) has 1.890. With a weight decay of 0.6: 1.766, in 17 min 23 s undisturbed
+`transformer_lab baseline`) has 1.890. With a weight decay of 0.6: 1.766, in 17 min 23 s undisturbed
 on cores that gave 5,700 tokens/s that day.
 """
 

@@ -11,10 +11,10 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/smoke.py:", arg, ("",))
     config = default_config(model="encoder_decoder", task="translation")
-    config.steps = 200
+    config.steps = 400
     config.log_every = 10
-    config.eval_every = 100
-    config.save_every = 50
+    config.eval_every = 200
+    config.save_every = 100
     config.data.source = "reverse"
     config.data.validation_size = 100
     config.data.test_size = 100
@@ -31,6 +31,6 @@ def get_config(arg: str = ""):
         norm_place="pre",
         max_length=16,
     )
-    config.optimizer.update(learning_rate=5e-3, warmup_steps=40)
+    config.optimizer.update(learning_rate=1e-2, warmup_steps=40, schedule="cosine")
     config.task.score_examples = 50
     return config

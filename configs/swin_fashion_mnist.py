@@ -24,6 +24,7 @@ def get_config(arg: str = "v1"):
     config = default_config(model="swin", task="image_classification")
     config.update(steps=3500, eval_every=1000, save_every=500)
     config.data.source = "fashion_mnist"
+    config.model.image_size = (28, 28)  # to which images of your own are resized
     config.batch.rows = 128
     config.augment.flip = 0.5
     config.model.update(

@@ -25,6 +25,7 @@ def get_config(arg: str = "short"):
     config.eval_every = 1000
     config.save_every = 500
     config.data.source = "fashion_mnist"
+    config.model.image_size = (28, 28)  # to which images of your own are resized
     config.batch.rows = 128
     # Shifts slow the learning down: they are for a run that sees each image often.
     config.augment.update(crop_padding=2 if arg == "long" else 0, flip=0.5)

@@ -76,7 +76,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, words, tmp_p
 def test_a_misspelt_key_in_a_config_file_names_file_and_line(tmp_path):
     text = (ROOT / "configs" / "smoke.py").read_text(encoding="utf-8")
     file = tmp_path / "mine.py"
-    file.write_text(text.replace("config.steps = 200", "config.stepz = 200"), encoding="utf-8")
+    file.write_text(text.replace("config.steps = 400", "config.stepz = 400"), encoding="utf-8")
     done = command("train", f"--config={file}", f"--workdir={tmp_path / 'run'}")
     last = done.stderr.decode().strip().splitlines()[-1]
     assert done.returncode == 2 and "mine.py:" in last and "stepz" in last and "steps" in last
@@ -158,13 +158,8 @@ def test_only_commands_that_take_texts_or_files_take_words_that_are_no_flags():
     modules = {n: importlib.import_module(f"transformer_lab.commands.{n}") for n in COMMANDS}
     takers = {name for name, module in modules.items() if getattr(module, "WORDS", False)}
     texts = {"config", "merges", "neighbours", "predict", "translate"}
-    assert takers == texts | {
-        "detect",
-        "embed",
-        "search",
-        "transcribe",
-        "zero_shot",
-    }  # these take files
+    files = {"detect", "embed", "search", "transcribe", "watch", "zero_shot"}
+    assert takers == texts | files
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """The printed tables: a row for each preset, and the figures that were asked for."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from PIL import Image
 
 from tests.entry import command
 from transformer_lab import cli
@@ -16,6 +18,7 @@ from transformer_lab.models import decoder
 from transformer_lab.models.presets import TABLES
 from transformer_lab.ops import experts
 from transformer_lab.training import compiling
+from transformer_lab.training.config import default_config, fields_of, resolve
 
 
 def printed(*arguments):
@@ -65,13 +68,49 @@ def test_the_encoder_decoders_keep_their_table(capsys):
     assert any("214,245,376" in line and "213 M" in line and "+0.6 %" in line for line in lines)
 
 
-def test_one_config_by_groups():
-    config = TABLES["decoders"]["cpu_2m"].config
-    rows = {row["of the model"]: row[""] for row in inspect.model_rows("decoder", config)}
-    assert rows["embedding"] == f"{4096 * 192:,}" and rows["positions"] == f"{512 * 192:,}"
-    assert rows["all parameters"] == "2,219,712"
-    assert rows["bytes of parameters and Adam"] == f"{12 * 2_219_712:,}"
-    assert rows["cache bytes a token"] == f"{2 * 3 * 192 * 2:,}"
+def test_one_config_by_modules_as_stated():
+    """A decoder of 3 layers: a line for what its layers have alike, and the sums."""
+    config = default_config("decoder", "language_modeling")
+    config.model.update(fields_of(TABLES["decoders"]["cpu_2m"].config))
+    rows = {row["module"]: row for row in inspect.model_rows(resolve(config))}
+    assert rows["embedding"]["parameters"] == f"{4096 * 192:,}"
+    query = rows["decoder/layer_0..2/attention/query"]
+    kernels = 3 * 192 * 192
+    assert query["shapes"] == "bias 192, kernel 192x192"
+    assert query["parameters"] == f"{kernels + 3 * 192:,}"
+    assert query["FLOPs a token"] == f"{6 * kernels:,}"
+    assert query["bytes"] == f"{16 * (kernels + 3 * 192):,}"  # gradient and two moments too
+    assert rows["all"]["parameters"] == "2,219,712"
+    assert rows["all"]["bytes"] == f"{16 * 2_219_712 + 12:,}"  # and three counts of steps
+    assert rows["cache bytes a token"]["parameters"] == f"{2 * 3 * 192 * 2:,}"
+
+
+def test_a_config_has_the_sizes_that_its_data_gives(tmp_path):
+    """Images of 8 x 8 in two classes, and a text of three letters."""
+    for name in ("a", "b"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(12):
+            Image.new("L", (9, 9 + i), 20 * i).save(tmp_path / "images" / name / f"{i}.png")
+    config = default_config("vision", "image_classification")
+    config.data.update(source="folders", path=str(tmp_path / "images"), channels=1)
+    config.model.update(image_size=(8, 8), patch_size=(4, 4), layers=1, width=8, heads=2)
+    config.model.update(head_dim=4, feed_forward_width=8)
+    rows = {row["module"]: row for row in inspect.model_rows(resolve(config))}
+    assert rows["classifier"]["shapes"] == "bias 2, kernel 8x2"
+    assert rows["patch_embedding"]["shapes"] == "bias 8, kernel 16x8"
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for split in ("train", "validation", "test"):
+        (texts / f"{split}.txt").write_text(f"{split}abcab" * 40, encoding="utf-8")
+    config = default_config("decoder", "language_modeling")
+    config.data.update(source="files", path=str(texts))
+    config.tokenizer.kind = "char"
+    config.model.update(layers=1, width=8, heads=1, head_dim=8, feed_forward_width=8)
+    rows = {row["module"]: row for row in inspect.model_rows(resolve(config))}
+    assert re.fullmatch(r"embedding (\d+)x8", rows["embedding"]["shapes"])
+    config.data.path = "/none"
+    with pytest.raises(LabError, match="/none.*; or state sizes: --config.model.vocab_size=N"):
+        list(inspect.model_rows(resolve(config)))
 
 
 def test_ways_of_adapting_by_bytes_in_closed_form():

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "transformer_lab"
 FLOORS = {
     "errors": 0,
     "kinds": 1,
+    "terminal": 0,
     "ops": 1,
     "text": 1,
     "layers": 2,

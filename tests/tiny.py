@@ -121,6 +121,6 @@ def leave_run(config: ConfigDict, workdir: Path) -> None:
 
 
 def read_metrics(workdir: Path) -> list[dict]:
-    """The lines of metrics.jsonl."""
+    """The lines of metrics.jsonl, without the time at which each was written."""
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]

@@ -15,6 +15,8 @@ from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
 from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
+from transformer_lab.kinds import shipped
+from transformer_lab.terminal import Waiting
 from transformer_lab.training import peers, runs
 from transformer_lab.training.config import from_stored
 from transformer_lab.training.places import place, remote
@@ -50,6 +52,7 @@ def run(command: ModuleType, argv: list[str]) -> None:
             sys.exit(0)
         try:
             _refuse_bare_overrides(argv)
+            _find_config(argv)
             declare(command)
             left = flags.FLAGS([argument for argument in argv if not NONE.fullmatch(argument)])
             if left[1:] and not words:
@@ -145,10 +148,19 @@ def run_flags() -> None:
     config_flags.DEFINE_config_dict("config", config, lock_config=True)
 
 
+def run_or_config() -> None:
+    """Declares the flags of `run_flags` if the command line has --workdir, else --config=FILE."""
+    if _flag_value("workdir"):
+        run_flags()
+    else:
+        config_file()
+        flags.DEFINE_string("workdir", "", "A run, whose config is taken in place of --config.")
+
+
 def config_file() -> None:
     """Declares --config=FILE[:ARG] and the --config.KEY=VALUE that change it."""
     if path := _flag_value("config").partition(":")[0]:
-        check_file(path)
+        check_file(shipped("configs", path))
     text = "The run's config FILE, or FILE:ARGUMENT; --config.KEY=VALUE changes any key of it."
     config_flags.DEFINE_config_file("config", None, text, lock_config=True)
 
@@ -166,8 +178,9 @@ def get_config() -> ConfigDict:
 
 def open_run() -> tuple[Any, Any]:
     """The (trainer, parameters) of the run in --workdir, opened as the flags of `run_flags` say."""
-    args = flags.FLAGS
-    return runs.open_run(get_config(), get_workdir(), args.average, args.init_from)
+    args, workdir = flags.FLAGS, get_workdir()
+    with Waiting(f"opens {workdir}"):
+        return runs.open_run(get_config(), workdir, args.average, args.init_from)
 
 
 def get_workdir(what: str = "") -> Path:
@@ -193,6 +206,17 @@ def _refuse_bare_overrides(argv: list[str]) -> None:
     for argument in argv[1:]:
         if re.match(r"config(\.[\w.]+)?=", argument):
             raise LabError(f"{argument} has no dashes: write --{argument}")
+
+
+def _find_config(argv: list[str]) -> None:
+    """Puts a shipped config's path in place of its bare name, as of --config=smoke:ARGUMENT."""
+    for i, argument in enumerate(argv[1:], 1):
+        flag, equals, value = argument.partition("=")
+        bare = flag in ("--config", "-config")
+        if bare and (equals or i + 1 < len(argv)):
+            file, *rest = (value if equals else argv[i + 1]).split(":", 1)
+            path = ":".join([shipped("configs", file), *rest])
+            argv[i if equals else i + 1] = f"{flag}={path}" if equals else path
 
 
 def _left_over(word: str, argv: list[str]) -> str:

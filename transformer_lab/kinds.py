@@ -15,6 +15,10 @@ from types import ModuleType
 
 from transformer_lab.errors import known
 
+# Where configs/ and experiments/ lie: in the package once installed, beside it in a checkout
+HOME = Path(__file__).parent
+SHIPPED = HOME if (HOME / "configs").is_dir() else HOME.parent
+
 
 def kinds(room: str, mark: str) -> list[str]:
     """The names of a package's files with a line that begins with `mark`, a regular expression."""
@@ -25,6 +29,19 @@ def kind(room: str, mark: str, key: str, name: str) -> ModuleType:
     """The module of a kind. Raises: LabError with the config key and the nearest if unknown."""
     valid = kinds(room, mark)
     return importlib.import_module(f"{room}.{known(f'{key} = ', name, valid)}")
+
+
+def shipped(folder: str, name: str) -> str:
+    """The path of a file that `name` means: itself, or one in the folder of that name that comes
+    with the package, such as "smoke" or "configs/smoke.py" in "configs"."""
+    if Path(name).is_file():
+        return name
+    head, slash, rest = name.partition("/")
+    if slash and head in ("configs", "experiments"):
+        folder, name = head, rest
+    file = f"{name.removesuffix('.py')}.py"
+    path = SHIPPED / folder / file
+    return str(path) if path.is_file() else name
 
 
 def _folders(room: str) -> list[str]:

@@ -27,9 +27,12 @@ from transformer_lab.tasks.abilities import (
 )
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
-from transformer_lab.training import runs
+from transformer_lab.training import report, runs
 from transformer_lab.training.config import default_config, from_stored, resolve
 from transformer_lab.training.places import place
+from transformer_lab.viewing.capture import Inputs, capture
+from transformer_lab.viewing.document import Page
+from transformer_lab.viewing.page import page
 
 
 class OpenedRun:
@@ -40,19 +43,36 @@ class OpenedRun:
     else.
     """
 
-    def __init__(
-        self,
+    def __init__(self, config: Any, task: Any, params: Any, place: Any, workdir: Path):
+        self.config, self.task, self.params, self.place = config, task, params, place
+        self.workdir = workdir
+
+    @classmethod
+    def of(
+        cls,
         workdir: str | Path,
         changes: Mapping[str, Any] | None = None,
         average: int = 0,
         init_from: str = "",
-    ):
-        """Opens the run in a directory; see `open_run` for the arguments."""
-        self.workdir = place(workdir)
-        self.config = from_stored(runs.stored_config(self.workdir))
-        self.config.update_from_flattened_dict(dict(changes or {}))
-        trainer, self.params = runs.open_run(self.config, self.workdir, average, init_from)
-        self.task, self.place = trainer.task, trainer.place
+    ) -> "OpenedRun":
+        """Opens a run's directory, as `open_run`."""
+        workdir = place(workdir)
+        config = from_stored(runs.stored_config(workdir))
+        config.update_from_flattened_dict(dict(changes or {}))
+        trainer, params = runs.open_run(config, workdir, average, init_from)
+        return cls(config, trainer.task, params, trainer.place, workdir)
+
+    def _repr_html_(self) -> str:
+        return report.shown(self.workdir)
+
+    def attend(
+        self, text: str | None = None, text_b: str | None = None, image: str | None = None
+    ) -> Page:
+        """The attention of a text, of a text and a second one or its translation, or of an image,
+        as a page that a notebook shows; `save` writes it."""
+        inputs = Inputs(text, text_b, image, None, False, False)
+        maps = capture(self.task, self.params, inputs, self.place)
+        return Page(page(maps, f"{self.workdir.name}: {text or image}"))
 
     def logits(self, text: str, target: str | None = None) -> Float[np.ndarray, "t v"]:
         """The scores [tokens, vocabulary] of what comes next; softmax of a row gives probabilities.
@@ -166,7 +186,7 @@ def open_run(
 
     Raises: LabError for a directory without a valid checkpoint, or an impossible change.
     """
-    return OpenedRun(workdir, changes, average, init_from)
+    return OpenedRun.of(workdir, changes, average, init_from)
 
 
 def embedding_task(model: Any, assets: dict[str, bytes], pooling: str, normalize: bool) -> Any:

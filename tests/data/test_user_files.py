@@ -14,6 +14,7 @@ from transformer_lab.data.contents import Plan, find_content, scanned
 from transformer_lab.data.documents import DocumentsConfig, load_documents
 from transformer_lab.data.labelled import Example, LabelledConfig, load_labelled
 from transformer_lab.data.parallel import PairsConfig, load_pairs
+from transformer_lab.data.splits import remarks
 from transformer_lab.errors import LabError
 from transformer_lab.text import TokenizerConfig
 
@@ -178,8 +179,8 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
     write(files[1], "un\ndeux\n")
     with pytest.raises(LabError, match=r"a\.txt:3: no line of .*b\.txt faces it \(6 and 2 lines\)"):
         load_kind("pairs", ",".join(map(str, files)))
-    with pytest.raises(LabError, match="6 pairs are too few: config.data.validation_size = 500"):
-        load_kind("pairs", tmp_path / "a.tsv", validation_size=500, test_size=500)
+    with pytest.raises(LabError, match="6 pairs are too few: config.data.validation_size = 9"):
+        load_kind("pairs", tmp_path / "a.tsv", validation_size=9, test_size=9)
 
 
 def test_blank_and_repeated_lines_are_dropped_and_counted(tmp_path):
@@ -337,3 +338,15 @@ def test_two_files_of_one_split_are_refused_and_hidden_ones_passed_over(tmp_path
     for name in ("a.txt", "b/c.txt", "b/.d.txt", "b/.ipynb_checkpoints/e.txt"):
         write(tmp_path / "texts" / name, name)
     assert sorted(documents(tmp_path / "texts")) == ["a.txt", "b/c.txt"]
+
+
+def test_of_few_pairs_a_tenth_is_held_out_unless_a_size_is_given(tmp_path):
+    path = write(tmp_path / "a.tsv", tsv([(f"a{i}", f"b{i}") for i in range(200)]))
+    config = PairsConfig("files", path=str(path))
+    report = load_pairs(config).report
+    assert report == {"read": 200, "train": 160, "validation": 20, "test": 20}
+    said = remarks(report, config)
+    assert "config.data.test_size = 500 is over a tenth of your pairs: 20 are held out" in said
+    asked = PairsConfig("files", path=str(path), validation_size=50, test_size=0)
+    assert load_pairs(asked).report == {"read": 200, "train": 150, "validation": 50, "test": 0}
+    assert remarks(load_pairs(asked).report, asked) == []

@@ -4,7 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 
 from transformer_lab.errors import LabError
@@ -63,14 +62,6 @@ def test_cache_bytes_are_those_of_the_cache_and_a_window_bounds_them(variant):
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
     assert decoder.cache_bytes(config, 8, "float32") == held
     assert decoder.cache_bytes(config) == 2 * 3 * config.key_value_heads * 6 * 2
-
-
-def test_state_bytes_are_those_of_parameters_and_adams_moments():
-    shapes = parameter_shapes("decoder", config_of("gpt2"))
-    state = jax.eval_shape(optax.adam(1e-3).init, shapes)[0]
-    held = sum(4 * leaf.size for leaf in jax.tree.leaves((shapes, state.mu, state.nu)))
-    parameters = sum(costs.parameter_groups("decoder", config_of("gpt2")).values())
-    assert costs.state_bytes(parameters) == held
 
 
 def test_device_days_in_closed_form():

@@ -1,6 +1,5 @@
 """The report's numbers, recomputed here from the runs' files by other means."""
 
-import base64
 import csv
 import dataclasses
 import json
@@ -89,10 +88,8 @@ def test_html_is_escaped_and_needs_no_other_file(tmp_path):
     paper = PLAN["paper"] | {"source": f'"{evil}&'}
     write_report(make_sweep(tmp_path, {"a": [(0.1, 0.2), evil]}, doc=evil, paper=paper))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<script" not in page and page.count("&lt;script&gt;") == 3
-    assert not re.search(r"(src|href)=\"(?!data:)", page)
-    data = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', page)[1]
-    assert base64.b64decode(data) == (tmp_path / "curves.svg").read_bytes()
+    assert page.count("<script>") == 1 and page.count("&lt;script&gt;") == 3
+    assert not re.search(r"(src|href)=\"(?!data:)", page) and page.count("<svg") == 2
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -221,3 +221,19 @@ def test_a_split_without_images_has_no_scores(tmp_path):
     params = start(trainer).params
     assert trainer.task.score(params, "test", trainer.place, True).values == {}
     assert trainer.evaluate(params, "test") == {}
+
+
+def test_a_users_images_of_several_sizes_take_the_models_size(tmp_path):
+    """The key is model.image_size; data.size takes its place, and a checkpoint's stays."""
+    for name, size in (("a", (20, 9)), ("b", (7, 30))):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            Image.new("L", size, 9 * i).save(tmp_path / name / f"{i}.png")
+    own = {"data__source": "folders", "data__path": str(tmp_path), "data__channels": 1}
+    task = task_of(None, model__image_size=(12, 16), **own)
+    assert task.data.train[0]["image"].shape == (12, 16, 1)
+    assert task.model_config.image_size == (12, 16)
+    assert task_of(None, model__image_size=(12, 16), data__size=(8, 8), **own).size == (8, 8)
+    assert task_of(task.assets(), model__image_size=(8, 8), **own).size == (12, 16)
+    with pytest.raises(LabError, match="image_size = 13x16 is no multiple of patch_size"):
+        task_of(None, model__image_size=(13, 16), **own)

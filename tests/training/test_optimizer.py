@@ -12,6 +12,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.models.encoder import EncoderConfig
 from transformer_lab.training.config import OptimizerConfig
 from transformer_lab.training.optimizer import (
+    fitted,
     make_optimizer,
     parse_multipliers,
     path_mask,
@@ -37,6 +38,13 @@ def test_flat_inverse_sqrt_begins_at_the_peak():
     rate = schedule(OptimizerConfig(**options), 100_000)
     for step in (1, 9_999, 10_000, 10_001, 40_000):
         np.testing.assert_allclose(rate(step), max(step, 10_000) ** -0.5, rtol=1e-5)
+
+
+def test_a_warm_up_of_more_than_half_a_run_becomes_a_tenth_of_it():
+    config = OptimizerConfig(warmup_steps=50, schedule="constant", learning_rate=1.0)
+    assert fitted(config, 100) == fitted(config, 0) == config
+    assert fitted(config, 99).warmup_steps == 9 and fitted(config, 5).warmup_steps == 0
+    assert schedule(fitted(config, 10), 10)(1) == 1.0
 
 
 @pytest.mark.parametrize(("name", "half"), [("cosine", 0.5), ("linear", 0.5)])

@@ -83,7 +83,14 @@ def test_a_run_in_a_bucket_stops_resumes_and_is_used_with_a_directorys_digits(
     assert steady(theirs) == steady(ours)
     names = {name.removeprefix("/bucket/a/run/").partition("/0")[0] for name in objects}
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"checkpoints", "clock.json", "config.json", "metrics.jsonl", "results.json"}
+    assert tops == {
+        "checkpoints",
+        "clock.json",
+        "config.json",
+        "metrics.jsonl",
+        "results.json",
+        "report.html",
+    }
     steps = {name.split("/")[1] for name in names if name.startswith("checkpoints/")}
     assert steps == {"step_00000005", "step_00000010"}
     values = json.loads(command("evaluate", f"--workdir={there}").stdout)

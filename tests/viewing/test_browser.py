@@ -21,6 +21,13 @@ def browser():
         browser.close()
 
 
+def text_map():
+    """An encoder's two sentences of two words each, between special tokens."""
+    found = random_map(layers=3, rows=7, columns=7)
+    tokens = ["[CLS]", "a", "b", "[SEP]", "c", "d", "[SEP]"]
+    return found._replace(rows=tokens, columns=tokens)
+
+
 @pytest.fixture(scope="module")
 def maps():
     picture = np.full((20, 30, 3), 255, np.uint8)
@@ -28,6 +35,7 @@ def maps():
         "self": random_map(columns=4),
         "cross": random_map(layers=1, rows=3, columns=6),
         "patches": random_map(rows=7, columns=7, picture=picture, grid=(2, 3)),
+        "text": text_map(),
         "sound": random_map(rows=3, columns=60, picture=picture // 2, seconds=0.02),
     }
 
@@ -42,15 +50,27 @@ def tab(browser, maps, tmp_path):
     tab.on("console", lambda message: message.type == "error" and wrong.append(message.text))
     tab.on("request", lambda request: asked.append(request.url.split(":")[0]))
     tab.goto(file.as_uri())
+    settled(tab)
     yield tab
     assert wrong == [] and set(asked) <= {"file", "data"} and asked.count("file") == 1
     tab.close()
+
+
+def settled(tab):
+    """Waits until what was chosen is drawn."""
+    tab.wait_for_selector("body:not([data-busy])")
 
 
 def pressed(tab, id, *keys):
     tab.focus(f"#{id}")
     for key in keys:
         tab.keyboard.press(key)
+        settled(tab)
+
+
+def select(tab, id, value):
+    tab.select_option(f"#{id}", value)
+    settled(tab)
 
 
 def table(tab):
@@ -91,13 +111,13 @@ def test_a_head_chosen_by_keyboard_shows_the_models_weights(tab, maps):
         for line in strongest(found.weights[1, 2, 2:3], found.rows, found.columns)
     ])  # fmt: skip
     pressed(tab, "head", "ArrowDown")
-    tab.select_option("#row", "-1")
+    select(tab, "row", "-1")
     close(table(tab), strongest(found.weights[1].mean(axis=0), found.rows, found.columns))
 
 
 def test_a_click_and_the_darkest_cell_are_the_same_weight(tab, maps):
     found = maps["cross"]
-    tab.select_option("#map", "1")
+    select(tab, "map", "1")
     assert tab.locator("#layer option").count() == 1
     i, j = np.unravel_index(found.weights[0, 0].argmax(), found.weights.shape[2:])
     colours = tab.evaluate(
@@ -108,6 +128,7 @@ def test_a_click_and_the_darkest_cell_are_the_same_weight(tab, maps):
     )
     assert colours == [8, 48, 107, 255]
     tab.click("#heat", position={"x": 150 + 24 * int(j) + 12, "y": 150 + 24 * int(i) + 12})
+    settled(tab)
     assert f": {found.weights[0, 0].max():.4f} (" in tab.inner_text("#shown")
 
 
@@ -128,7 +149,7 @@ def test_what_can_be_chosen_or_seen_has_a_name(tab):
 
 def test_patches_lie_over_the_picture_and_only_where_there_is_one(tab, maps):
     assert tab.is_hidden("#picture")
-    tab.select_option("#map", "2")
+    select(tab, "map", "2")
     tab.wait_for_selector("#picture", state="visible")
     weights = maps["patches"].weights[0, 0, 0, 1:].reshape(2, 3)
     colour = """([i, j]) => { const canvas = document.getElementById("picture");
@@ -138,14 +159,14 @@ def test_patches_lie_over_the_picture_and_only_where_there_is_one(tab, maps):
         share = 0.75 * weights[i, j] / weights.max()
         want = [255 - 35 * share, 255 * (1 - share), 255 * (1 - share), 255]
         assert tab.evaluate(colour, [i, j]) == pytest.approx(want, abs=2.5)
-    tab.select_option("#row", "3")
+    select(tab, "row", "3")
     weights = maps["patches"].weights[0, 0, 3, 1:].reshape(2, 3)
     i, j = np.unravel_index(weights.argmax(), (2, 3))
     assert tab.evaluate(colour, [int(i), int(j)]) == pytest.approx([229, 64, 64, 255], abs=2.5)
 
 
 def test_sound_is_seen_above_its_frames(tab, maps):
-    tab.select_option("#map", "3")
+    select(tab, "map", "4")
     assert tab.is_hidden("#picture") and tab.is_hidden("#lines")
     colour = """([x, y]) => { const canvas = document.getElementById("heat"),
         ratio = canvas.width / parseFloat(canvas.style.width);
@@ -157,4 +178,88 @@ def test_sound_is_seen_above_its_frames(tab, maps):
         want = [255 - 247 * share, 255 - 207 * share, 255 - 148 * share, 255]
         assert tab.evaluate(colour, [154 + 8 * j, 160 + 20 * i]) == pytest.approx(want, abs=2.5)
     tab.click("#heat", position={"x": 150 + 8 * 30 + 4, "y": 150 + 20 + 5})
+    settled(tab)
     assert tab.inner_text("#shown").endswith(f"{weights[1, 30]:.4f} (sound, layer 0, head 0)")
+
+
+def ends(lines):
+    """The numbers of the tokens that some links of the table join."""
+    return [{int(line[side].split("(")[1][:-1]) for line in lines} for side in (0, 1)]
+
+
+def test_sentences_and_special_tokens_are_filtered(tab, maps):
+    assert tab.is_hidden("#part")
+    select(tab, "map", "3")
+    assert tab.locator("#part").is_visible()
+    select(tab, "part", "AB")
+    assert ends(table(tab)) == [{0, 1, 2, 3}, {4, 5, 6}]
+    tab.check("#hide")
+    settled(tab)
+    assert ends(table(tab)) == [{1, 2}, {4, 5}]
+    weights = maps["text"].weights[0, 0, 1:3, 4:6]
+    shown = sorted(float(line[2]) for line in table(tab))
+    np.testing.assert_allclose(shown, sorted(weights.ravel()), atol=1e-4)
+
+
+def test_several_heads_have_their_mean_in_the_table_and_a_mixed_colour_each(tab, maps):
+    chips = tab.locator(".chip")
+    chips.nth(2).click()
+    settled(tab)
+    pressed_chips = [chip.get_attribute("aria-pressed") for chip in chips.all()]
+    assert pressed_chips == ["true", "false", "true"]
+    found = maps["self"]
+    mean = found.weights[0, [0, 2]].mean(axis=0)
+    close(table(tab), strongest(mean, found.rows, found.columns))
+    assert "head 0 + 2" in tab.inner_text("#shown")
+    peak, hues = found.weights[0, [0, 2]].max(), np.array([[18, 97, 166], [26, 127, 55]])
+    colour = """([x, y]) => { const canvas = document.getElementById("heat"),
+        ratio = canvas.width / parseFloat(canvas.style.width);
+        return [...canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data]; }"""
+    for i, j in ((0, 0), (3, 2)):
+        shares = found.weights[0, [0, 2], i, j] / peak
+        want = 255 * np.prod(1 - shares[:, None] * (1 - hues / 255), axis=0)
+        at = [150 + 24 * j + 12, 150 + 24 * i + 12]
+        assert tab.evaluate(colour, at)[:3] == pytest.approx(want.tolist(), abs=2.5)
+
+
+def test_a_thumbnail_chooses_its_layer_and_head(tab, maps):
+    tab.click("#thumbs", position={"x": 48 * 1 + 20, "y": 48 * 1 + 20})
+    settled(tab)
+    found = maps["self"]
+    close(table(tab), strongest(found.weights[1, 1], found.rows, found.columns))
+    assert tab.input_value("#layer") == tab.input_value("#head") == "1"
+
+
+def test_a_rollout_is_the_product_of_the_layers_means(tab, maps):
+    select(tab, "map", "3")
+    select(tab, "layer", "3")
+    found, product = maps["text"], np.eye(7)
+    for layer in found.weights.mean(axis=1):
+        product = (layer + np.eye(7)) / 2 @ product
+    close(table(tab), strongest(product, found.rows, found.columns))
+    assert "rollout" in tab.inner_text("#shown")
+
+
+def test_a_click_on_a_patch_chooses_its_token(tab, maps):
+    select(tab, "map", "2")
+    tab.wait_for_selector("#picture", state="visible")
+    tab.click("#picture", position={"x": 384 / 3 * 1.5, "y": 256 / 2 * 1.5})
+    settled(tab)
+    assert tab.input_value("#row") == str(1 + 3 + 1)  # after the first token: row 1, column 1
+
+
+@pytest.mark.parametrize(("wide", "scheme"), [(390, "light"), (390, "dark"), (1200, "dark")])
+def test_no_width_and_no_colour_scheme_breaks_the_page(browser, maps, tmp_path, wide, scheme):
+    """Nothing is wider than the screen, and text is readable on its background."""
+    file = tmp_path / "page.html"
+    file.write_text(page(maps, "a title " * 40), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": wide, "height": 800}, color_scheme=scheme)
+    tab.goto(file.as_uri())
+    settled(tab)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= wide
+    assert tab.evaluate("document.querySelector('h1').getBoundingClientRect().height") < 40
+    style = "getComputedStyle(document.body)"
+    text, back = (tab.evaluate(f"{style}.{name}") for name in ("color", "backgroundColor"))
+    light = [sum(map(int, colour[4:-1].split(","))) / 3 for colour in (text, back)]
+    assert abs(light[0] - light[1]) > 150 and (light[1] < 128) == (scheme == "dark")
+    tab.close()

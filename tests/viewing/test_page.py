@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -27,14 +28,17 @@ def embedded(text):
     return json.loads(found)
 
 
+def unpacked(text, dtype):
+    """The array behind a text of the page."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype)
+
+
 def decoded(kind):
     """The weights of an embedded map."""
-    array = lambda text, dtype: np.frombuffer(base64.b64decode(text), dtype)  # noqa: E731
-    top = 2 ** (8 * kind["bytes"]) - 1
     rows = len(kind["rows"])
     return np.array([
-        [array(w, f"<u{kind['bytes']}").reshape(rows, -1) / top * array(m, "<f4")[:, None]
-         for w, m in zip(*layer, strict=True)]
+        [unpacked(w, f"<u{kind['bytes']}").reshape(rows, -1) / kind["levels"]
+         * unpacked(m, "<f4")[:, None] for w, m in zip(*layer, strict=True)]
         for layer in zip(kind["weights"], kind["largest"], strict=True)
     ])  # fmt: skip
 
@@ -62,3 +66,25 @@ def test_a_hostile_token_stays_text_and_the_page_asks_for_nothing():
     assert text.count("<script") == text.count("</script>") == 2
     assert "<b>" not in text and "<!--" not in text
     assert "default-src 'none'" in text and not re.search(r"https?:|src=|href=|fetch\(", text)
+
+
+def test_at_512_tokens_a_page_is_below_5_mb_and_as_exact_as_its_levels_say():
+    rng = np.random.default_rng(0)  # peaked rows, as trained heads have them
+    logits = rng.normal(0, 3, (2, 36, 512, 512)).astype(np.float32)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    names = [f"t{i}" for i in range(512)]
+    text = page({"one": Map(weights, names, names)}, "t")
+    assert 1_000_000 < len(text) < 5_000_000
+    kind = embedded(text)["maps"][0]
+    share = np.abs(decoded(kind) - weights) / weights.max(axis=-1, keepdims=True)
+    assert share.max() <= 0.5001 / kind["levels"] and kind["levels"] in page_module.LEVELS
+
+
+def test_a_thumbnail_holds_the_largest_weight_of_each_part():
+    weights = np.zeros((1, 1, 64, 96), np.float32)
+    weights[0, 0, 5, 7], weights[0, 0, 63, 95] = 0.5, 0.25
+    small = page_module.thumbnails(weights)[0, 0]
+    assert small.shape == (32, 32) and small[2, 2] == 255 and small[31, 31] == 128
+    assert small.sum() == 255 + 128
+    assert page_module.thumbnails(weights[..., :3, :4]).shape == (1, 1, 3, 4)

@@ -13,11 +13,11 @@ table of what each head does. See docs/attention.md.
 from pathlib import Path
 
 from absl import flags
-from rich.console import Console
-from rich.table import Table
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError, known
+from transformer_lab.terminal import Waiting, print_table
+from transformer_lab.training.writers import log
 from transformer_lab.viewing import heads
 from transformer_lab.viewing.capture import Inputs, Map, Maps, capture
 from transformer_lab.viewing.page import page
@@ -48,19 +48,20 @@ def main(_: list[str]) -> None:
     trainer, params = cli.open_run()
     given = args.text, args.text_b, args.image, args.audio
     inputs = Inputs(*given, args.extend, args.words)
-    maps = capture(trainer.task, params, inputs, trainer.place)
+    with Waiting("computes the attention"):
+        maps = capture(trainer.task, params, inputs, trainer.place)
     if args.output:
         title = f"{cli.get_workdir().name}: {args.text or args.image or args.audio}"
         Path(args.output).write_text(page(maps, title), encoding="utf-8")
+        log(f"{args.output} shows it: open it in a browser")
     if args.png:
         from transformer_lab.viewing.png import png  # matplotlib takes a second to load
 
         Path(args.png).write_bytes(png(chosen(maps), args.layer, args.head))
+        log(f"{args.png} shows it")
     if args.heads:
-        table = Table("attention", "layer", "head", *heads.NAMES)
-        for row in heads.table(trainer.task, params, maps):
-            table.add_row(*row)
-        Console(width=None if Console().is_terminal else 120).print(table)
+        header = "attention", "layer", "head", *heads.NAMES
+        print_table(header, heads.table(trainer.task, params, maps))
 
 
 def chosen(maps: Maps) -> Map:

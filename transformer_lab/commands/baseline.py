@@ -1,78 +1,70 @@
-"""Scores what a text classifier or tagger must beat, on the same splits as its config.
+"""Scores what a model must beat, on the same splits as its config or its run.
 
     transformer_lab baseline --config=configs/finetune_sentiment.py
 
-These are the most frequent class, and logistic regression on TF-IDF of words and word pairs, whose
-regularisation C is chosen on the validation split; of tags each word's most frequent one, and a
-hidden Markov model.
+Of classes of texts: the most frequent one, and logistic regression on TF-IDF, whose regularisation
+C is chosen on the validation split. Of tags: each word's own, and a hidden Markov model. Of images:
+logistic regression on the pixels. Of translation: a dictionary learned from the training pairs. Of
+a language model: Kneser-Ney n-grams of each order up to `--order` on its own tokens, which continue
+a text with `--prompt="The jury said"`. `--workdir=RUN` takes the config of a run.
 """
 
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.data import labelled, tfidf
-from transformer_lab.errors import LabError, known
-from transformer_lab.tasks import scores
-from transformer_lab.tasks.counted_tags import CountedTags
+from transformer_lab.errors import LabError
+from transformer_lab.tasks import baselines
+from transformer_lab.terminal import print_table, short
+from transformer_lab.text.stream import continuation
+from transformer_lab.training import runs
 from transformer_lab.training.config import Resolved, resolve
-
-NAMES = {"commonest": "each word's own", "likeliest": "hidden Markov model"}
-SCORES = ("accuracy", "f1", "matthews")
 
 
 def define() -> None:
-    cli.config_file()
+    cli.run_or_config()
+    flags.DEFINE_integer("order", 5, "The longest n-gram.", lower_bound=1)
+    flags.DEFINE_string("prompt", None, "A text for n-grams to continue.")
+    flags.DEFINE_integer("num_samples", 1, "Continuations of the prompt.", lower_bound=1)
+    flags.DEFINE_integer("seed", 0, "Of the sampling.", lower_bound=0)
 
 
 def main(_: list[str]) -> None:
-    table = Table("classifier", "split", "rows", *SCORES)
-    for name, split, count, values in measure(resolve(cli.get_config())):
-        table.add_row(name, split, f"{count:,}", *(f"{x:.4f}" for x in values.values()))
-    Console().print(table)
-
-
-def measure(resolved: Resolved) -> Iterator[tuple[str, str, int, dict[str, float]]]:
-    """Yields classifier, held-out split, its number of examples and scores, for both of them.
-
-    Raises: LabError for a config of another task, or examples without a class.
-    """
-    if resolved.task_kind == "tagging":
-        yield from measure_tags(labelled.load_labelled(resolved.sections["data"]))
+    args, resolved = flags.FLAGS, resolve(cli.get_config())
+    if args.prompt is not None:
+        proceed(resolved)
         return
-    if resolved.task_kind != "classification" or resolved.sections["task"].regression:
-        raise LabError("the baseline needs a config of task classification or tagging")
-    data, positive = labelled.load_labelled(resolved.sections["data"]), None
-    if name := resolved.sections["task"].positive_label:
-        positive = known("task.positive_label = ", name, data.labels)
-    train, validation, test = map(columns, (data.train, data.validation, data.test))
-    fitted, strength = tfidf.logistic(train, validation)
-    models = {"majority": tfidf.majority(train), f"TF-IDF, C = {strength:g}": fitted}
-    for title, model in models.items():
-        for split, (texts, gold) in (("validation", validation), ("test", test)):
-            if texts:
-                guess = list(model.predict(texts))
-                found = scores.accuracy(gold, guess), scores.f1(gold, guess, positive)
-                values = (*found, scores.matthews(gold, guess))
-                yield title, split, len(gold), dict(zip(SCORES, values, strict=True))
+    found = list(measure(resolved, args.order))
+    names = list(dict.fromkeys(name for *_, values in found for name in values))
+    rows = [
+        [*each[:2], f"{each[2]:,}", *(short(each[3].get(name, "-")) for name in names)]
+        for each in found
+    ]
+    print_table(["baseline", "split", "examples", *names], rows)
 
 
-def measure_tags(data: labelled.Splits) -> Iterator[tuple[str, str, int, dict[str, float]]]:
-    """Yields name, held-out split, its number of words and their accuracy by `CountedTags`."""
-    counted = CountedTags(data.train)
-    for title in ("commonest", "likeliest"):
-        for split in ("validation", "test"):
-            if rows := getattr(data, split):
-                guess = getattr(counted, title)([row.words for row in rows])
-                both = sum((row.tags for row in rows), []), sum(guess, [])
-                yield NAMES[title], split, len(both[0]), {"accuracy": scores.accuracy(*both)}
+def measure(resolved: Resolved, order: int = 5) -> Iterator[tuple[str, str, int, dict[str, float]]]:
+    """Yields each baseline's name, held-out split, its number of examples, and scores.
+
+    Raises: LabError for a task without a baseline, or data that does not go with it.
+    """
+    if resolved.task_kind not in baselines.BASELINES:
+        kinds = ", ".join(baselines.BASELINES)
+        raise LabError(f"a baseline needs a task {kinds}, not {resolved.task_kind}")
+    build = lambda: runs.build_task(resolved, None, runs.mesh_to_use(resolved))  # noqa: E731
+    yield from baselines.BASELINES[resolved.task_kind](resolved.sections, build, order)
 
 
-def columns(rows: list[labelled.LabelledRow]) -> tfidf.Rows:
-    """The texts (the two of a sentence pair joined by a line break) and their classes."""
-    for row in rows:
-        if not (isinstance(row, labelled.Example) and isinstance(row.label, str)):
-            raise LabError("the baseline needs texts with a class each: see config.data.source")
-    return [f"{r.text}\n{r.pair}" if r.pair else r.text for r in rows], [r.label for r in rows]
+def proceed(resolved: Resolved) -> None:
+    """Prints continuations of --prompt, drawn from n-grams of the longest order."""
+    if resolved.task_kind != "language_modeling":
+        raise LabError(f"--prompt needs a config of language_modeling, not {resolved.task_kind}")
+    args, task = flags.FLAGS, runs.build_task(resolved, None, runs.mesh_to_use(resolved))
+    model = baselines.ngram(task, task.encode_split("train")[0], args.order)
+    ids, decode = task.tokenizer.encode(args.prompt), resolved.sections["decode"]
+    rng, temperature = np.random.default_rng(args.seed), decode.temperature or 1.0
+    for _ in range(args.num_samples):
+        made = model.sample(ids, decode.max_new_tokens or 100, rng, temperature)
+        print(args.prompt + continuation(task.tokenizer, ids, made))

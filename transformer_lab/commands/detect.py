@@ -53,6 +53,7 @@ def main(files: list[str]) -> int:
             target = unused(Path(args.output), Path(file).stem, taken)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(draw(image, rows))
+            log(f"{target} shows {file} with its boxes")
     return failed
 
 

@@ -28,6 +28,7 @@ from transformer_lab.opened import embedding_task
 from transformer_lab.ops.pooling import POOLINGS, normalize
 from transformer_lab.pretrained.beside import read_tokenizer
 from transformer_lab.tasks.abilities import EmbedsImages
+from transformer_lab.terminal import waited
 from transformer_lab.training import places, runs
 from transformer_lab.training.config import MeshConfig, from_stored
 from transformer_lab.training.imported import as_task
@@ -75,7 +76,8 @@ def main(files: list[str]) -> None:
             raise LabError(f"--word: {source} reads images")
         write(of_word(task, params, lines, place))
         return
-    parts = [embed(lines[first : first + group]) for first in range(0, len(lines), group)]
+    firsts = range(0, len(lines), group)
+    parts = [embed(lines[first : first + group]) for first in waited("embeds groups", firsts)]
     vectors = np.concatenate(parts) if parts else np.zeros((0, task.model_config.width), np.float32)
     write(vectors)
 
@@ -91,6 +93,7 @@ def write(vectors: np.ndarray) -> None:
     if flags.FLAGS.target:
         with open(flags.FLAGS.target, "wb") as file:
             np.save(file, vectors)
+        log(f"{flags.FLAGS.target} holds {len(vectors):,} vectors of {vectors.shape[1]} numbers")
     else:
         np.save(sys.stdout.buffer, vectors)
         sys.stdout.flush()
@@ -121,8 +124,9 @@ def from_source(source: str, pooling: str = "mean", normalize: bool = True):
     return from_run(source, pooling, normalize)
 
 
-def from_hf(directory: str, *pooled):
+def from_hf(name: str, *pooled):
     """Opens a Hugging Face directory; `pooled` is the pooling, and whether to scale to 1."""
+    directory = str(pretrained.local(name))
     model = pretrained.load(directory)
     for note in model.notes:
         log(note)

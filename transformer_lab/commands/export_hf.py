@@ -8,6 +8,7 @@ settings may be changed here, such as `--config.decode.length_penalty=power`. An
 a whole model, or with `--peft` and method "lora" an adapter alone.
 """
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -40,11 +41,13 @@ def main(_: list[str]) -> None:
     if args.peft:
         opening = config, cli.get_workdir(), args.average, args.init_from
         export_adapter(config.model.kind, *runs.open_state(*opening), args)
-        return
-    trainer, params = cli.open_run()
-    kind = config.model.kind
-    if note := export_run(kind, trainer.task, params, args.target, args.model_type):
-        log(note)
+    else:
+        trainer, params = cli.open_run()
+        kind = config.model.kind
+        if note := export_run(kind, trainer.task, params, args.target, args.model_type):
+            log(note)
+    files = ", ".join(sorted(path.name for path in Path(args.target).iterdir()))
+    log(f"{args.target} holds {files}")
 
 
 def export_adapter(kind: str, trainer: Trainer, state: TrainState, args: Any) -> None:

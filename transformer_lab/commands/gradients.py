@@ -8,10 +8,10 @@ attention.
 """
 
 from absl import flags
-from rich.console import Console
-from rich.table import Table
 
 from transformer_lab.layers import gradient_flow
+from transformer_lab.terminal import print_table
+from transformer_lab.training.writers import log
 
 
 def define() -> None:
@@ -23,12 +23,11 @@ def main(_: list[str]) -> None:
     args = flags.FLAGS
     found = gradient_flow.curves(args.length)
     back = sorted({1, *(n for n in (10, 30, 100, 300) if n < args.length), args.length - 1})
-    table = Table("net", *(f"{n} steps back" for n in back))
-    for name, norms in found.items():
-        table.add_row(name, *(f"{norms[-1 - n]:.2g}" for n in back))
-    Console().print(table)
+    rows = [[name, *(f"{norms[-1 - n]:.2g}" for n in back)] for name, norms in found.items()]
+    print_table(["net", *(f"{n} steps back" for n in back)], rows)
     if args.png:
         draw(found, args.png)
+        log(f"drew them over time: {args.png}")
 
 
 def draw(found: dict, path: str) -> None:

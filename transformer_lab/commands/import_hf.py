@@ -7,8 +7,6 @@ command exits with 1 if one of them differs by more than `--tolerance`. `--workd
 model there as a run that the other commands can open.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from transformer_lab import pretrained
@@ -31,17 +29,18 @@ def main(_: list[str]) -> int:
     args = flags.FLAGS
     if not args.source:
         raise LabError("--source=DIR is missing: a directory with config.json and weights")
-    model = pretrained.load(args.source)
+    source = pretrained.local(args.source)
+    model = pretrained.load(source)
     print(pretrained.describe(model))
     for note in model.notes:
         log(note)
     if args.workdir:
-        check_source(model, Path(args.source))  # told now, if something is missing or another's
+        check_source(model, source)  # told now, if something is missing or another's
     failed = False
     if args.check:
         rows = check(model, args.check)
         print(table(rows, args.tolerance))
         failed = not all(row.passes(args.tolerance) for row in rows)
     if args.workdir and not failed:
-        save_to_workdir(model, args.source, args.workdir)
+        save_to_workdir(model, source, args.workdir)
     return int(failed)

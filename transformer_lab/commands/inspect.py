@@ -6,12 +6,15 @@ Tables: encoder_decoders, decoders, encoders and vision (published sizes beside 
 figures, what training costs a token and what a decoding cache holds of one) and positions (what
 each kind of positions can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4
 [--tokens=300e9]` adds the days that training takes. `--config=FILE` shows one config's model
-instead. `--table=adapting --init_from=hf:DIR` (or a run) shows what each way of adapting that
-model keeps in memory. `--config=FILE --compile --topology=v5e:8x8` compiles the run's train step
+instead: its modules, shapes, parameters, FLOPs and bytes, with the sizes that its data gives it.
+`--table=adapting --init_from=hf:DIR` (or a run) shows what each way of adapting that model keeps in
+memory. `--config=FILE --compile --topology=v5e:8x8` compiles the run's train step
 for devices that need not be there and says what a step costs (docs/scale.md).
 """
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,25 +22,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from absl import flags
-from rich.console import Console
-from rich.table import Table
+from flax.traverse_util import flatten_dict
 
 from transformer_lab import cli
 from transformer_lab.errors import LabError, known
 from transformer_lab.layers import position_table
 from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.layers.costs import idle_parameters
-from transformer_lab.models import Vocabulary, costs, family, parameter_shapes, presets, said
-from transformer_lab.tasks.base import count_parameters
-from transformer_lab.training.compiling import compile_step
-from transformer_lab.training.config import METHODS, AdaptConfig, OptimizerConfig, resolve
+from transformer_lab.models import costs, family, parameter_shapes, presets, said
+from transformer_lab.tasks.base import count_parameters, learned
+from transformer_lab.terminal import Waiting, print_table, short
+from transformer_lab.training import runs
+from transformer_lab.training.compiling import abstract_trainer, compile_step
+from transformer_lab.training.config import (
+    METHODS,
+    AdaptConfig,
+    OptimizerConfig,
+    Resolved,
+    resolve,
+)
 from transformer_lab.training.optimizer import make_optimizer, schedule
 from transformer_lab.training.sources import open_source
 from transformer_lab.training.state import init_state
+from transformer_lab.training.trainer import Trainer
 
 TABLES = (*presets.TABLES, "positions", "adapting")
 WAYS = (*((method, "float32") for method in METHODS), ("lora", "int8"), ("lora", "nf4"))
 ADAPTER_WIDTH = 48
+LAYER = re.compile(r"layer_(\d+)")
 LINEAR = 1e-4  # an effect of a shift that is left over below this is rounding
 Row = dict[str, str]
 
@@ -66,10 +78,7 @@ def main(_: list[str]) -> None:
         print(json.dumps(found)) if flags.FLAGS.json else show_compiled(found)
         return
     if flags.FLAGS.config is not None:
-        resolved = resolve(cli.get_config())
-        if isinstance(resolved.model, Vocabulary) and resolved.model.vocab_size is None:
-            raise LabError("model.vocab_size is the tokenizer's: add --config.model.vocab_size=N")
-        rows = list(model_rows(resolved.model_kind, resolved.model))
+        rows = list(model_rows(resolve(cli.get_config())))
     elif name == "adapting":
         if not flags.FLAGS.init_from:
             raise LabError("--table=adapting needs --init_from=hf:DIR, or a run: which model?")
@@ -114,18 +123,73 @@ def days(preset: presets.Preset) -> Row:
     return {"device-days": _number(pair[0], ",.1f"), "days": _number(pair[1], ",.2f")}
 
 
-def model_rows(kind: str, config: Any) -> Iterator[Row]:
-    """Lines with a config's parameters by top-level group, and what they cost."""
-    groups = costs.parameter_groups(kind, config)
-    each, idle = _costs(config, groups), idle_parameters(config)
-    groups["all parameters"] = sum(groups.values())
-    if idle:
-        groups["parameters that work for a token"] = groups["all parameters"] - idle
-    groups["bytes of parameters and Adam"] = costs.state_bytes(groups["all parameters"])
-    for name, value in groups.items():
-        yield {"of the model": name, "": f"{value:,}"}
-    for name, value in each.items():
-        yield {"of the model": name, "": value}
+def model_rows(resolved: Resolved) -> Iterator[Row]:
+    """Lines of the model that a run of the config trains: its modules with their arrays' shapes,
+    parameters, training FLOPs a token and bytes in training; modules alike are one line.
+
+    The vocabulary, the classes and the images' size are the data's, which is read for them; a
+    config that states model.vocab_size or data.size needs no data. The FLOPs of a module are 6 for
+    each entry of its kernels (Kaplan 2020, section 2.1); those of the model are its family's own
+    formula, with attention. Bytes are those of parameters, gradients and the optimizer's state.
+    """
+    data, mesh = resolved.sections["data"], runs.mesh_to_use(resolved)
+    with Waiting("reads the data and makes the model"):
+        if getattr(resolved.model, "vocab_size", None) or getattr(data, "size", None):
+            trainer = abstract_trainer(resolved, mesh)
+        else:
+            try:
+                trainer = Trainer(resolved.run, runs.build_task(resolved, None, mesh), mesh)
+            except LabError as error:
+                hint = "or state sizes: --config.model.vocab_size=N, --config.data.size=(224,224)"
+                raise LabError(f"{error}; {hint}") from error
+    config, shapes = trainer.task.model_config, learned(trainer.param_shapes)
+    state = trainer.abstract_state
+    # What is frozen has neither a gradient nor a state of the optimizer.
+    share = 1 if trainer.adapted else 2 + _bytes(state.opt_state) // _bytes(state.params)
+    for name, (count, arrays) in modules_of(shapes).items():
+        sizes = {leaf: count * math.prod(shape) for leaf, shape in arrays.items()}
+        kernels = sum(size for leaf, size in sizes.items() if leaf.endswith("kernel"))
+        yield {
+            "module": name,
+            "shapes": ", ".join(f"{leaf} {'x'.join(map(str, s))}" for leaf, s in arrays.items()),
+            "parameters": f"{sum(sizes.values()):,}",
+            "FLOPs a token": short(6 * kernels) if kernels else "-",
+            "bytes": f"{4 * share * sum(sizes.values()):,}",
+        }
+    groups = costs.parameter_groups(resolved.model_kind, config)
+    idle, each = idle_parameters(config), _costs(config, groups)
+    whole = _bytes(state.params) + _bytes(state) if not trainer.adapted else _bytes(state)
+    named = {"module": "all", "shapes": "-", "parameters": f"{sum(groups.values()):,}"}
+    yield named | {"FLOPs a token": each["FLOPs a token"], "bytes": f"{whole:,}"}
+    working = f"{sum(groups.values()) - idle:,}" if idle else "-"
+    for name, value in (
+        ("parameters that work for a token", working),
+        ("cache bytes a token", each["cache bytes a token"]),
+    ):
+        if value != "-":
+            yield dict.fromkeys(named | {"FLOPs a token": "", "bytes": ""}, "-") | {
+                "module": name, "parameters": value,
+            }  # fmt: skip
+
+
+def modules_of(shapes: Any) -> dict[str, tuple[int, dict[str, tuple[int, ...]]]]:
+    """The modules of a tree of arrays by path: how many are alike, and each one's arrays. Layers
+    that hold the same arrays are one line, such as encoder/layer_0..5/attention/query."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for path, leaf in flatten_dict(shapes, sep="/").items():
+        module, _, name = path.rpartition("/")
+        found.setdefault(module or name, {})[name] = tuple(leaf.shape)
+    alike: dict[tuple, list[str]] = {}
+    for module, arrays in found.items():
+        alike.setdefault((LAYER.sub("layer_*", module), *sorted(arrays.items())), []).append(module)
+    lines = {}
+    for modules in alike.values():
+        numbers = [match[1] for module in modules if (match := LAYER.search(module))]
+        name = modules[0]
+        if len(modules) > 1:
+            name = LAYER.sub(f"layer_{numbers[0]}..{numbers[-1]}", name)
+        lines[name] = len(modules), found[modules[0]]
+    return lines
 
 
 def adapting_rows(settings: dict[str, Any]) -> Iterator[Row]:
@@ -177,13 +241,8 @@ def position_row(kind: str) -> Row:
 def show(rows: Iterable[Row]) -> None:
     """Prints a table of the columns in which some row has a value."""
     rows = list(rows)
-    table = Table()
     names = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
-    for name in names:
-        table.add_column(name, no_wrap=name not in ("source", "note", "from"))
-    for row in rows:
-        table.add_row(*(row[name] for name in names))
-    Console(width=None if Console().is_terminal else 220).print(table)
+    print_table(names, [[row[name] for name in names] for row in rows])
 
 
 def show_compiled(found: dict[str, Any]) -> None:

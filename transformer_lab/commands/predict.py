@@ -4,7 +4,8 @@
 
 It gives classes with probabilities, tags of words, a sentence's dependency tree, or an answer
 ("question<tab>context"), as the run was trained for, for each line of standard input if no text is
-given. A run on images takes image files in place of texts. `--json` writes all that is known.
+given. A run on images takes image files in place of texts. On a terminal bars show the first five
+classes. `--json` writes all that is known.
 """
 
 import json
@@ -15,6 +16,7 @@ from absl import flags
 from transformer_lab import cli
 from transformer_lab.errors import LabError
 from transformer_lab.tasks.abilities import Predicts
+from transformer_lab.terminal import waited
 
 GROUP = 256  # lines that are read before they are answered
 
@@ -38,15 +40,19 @@ def main(texts: list[str]) -> None:
     sys.stdout.reconfigure(encoding="utf-8")
     if not texts:
         texts = list(cli.input_lines())
-    for first in range(0, len(texts), GROUP):
+    for first in waited("predicts", range(0, len(texts), GROUP)):
         for row in task.predict(params, texts[first : first + GROUP], trainer.place):
             print(json.dumps(row, ensure_ascii=False) if args.json else show(row), flush=True)
+            if not args.json and "probabilities" in row and sys.stdout.isatty():
+                print("\n".join(bars(row["probabilities"])))
 
 
 def show(row: dict) -> str:
-    """A prediction as text: label, tags, fillings, answer or number in one line, or a tree."""
+    """A prediction as text: label (after an image's name), tags, fillings, answer or number in one
+    line, or a tree."""
     if "label" in row:
-        return f"{row['label']}\t{row['probability']:.4f}"
+        file = f"{row['image']}\t" if "image" in row else ""
+        return f"{file}{row['label']}\t{row['probability']:.4f}"
     if "tags" in row:
         return " ".join(f"{w}/{t}" for w, t in zip(row["words"], row["tags"], strict=True))
     if "heads" in row:
@@ -66,3 +72,10 @@ def tree(words: list[str], heads: list[int], labels: list[str]) -> str:
             depth, above = depth + 1, heads[above - 1]
         lines.append(f"{number}\t{'  ' * depth}{word}\t{head}\t{label}")
     return "\n".join([*lines, ""])
+
+
+def bars(chances: dict[str, float], most: int = 5) -> list[str]:
+    """The likeliest classes, each with its probability and a bar, of 30 characters for 1."""
+    best = sorted(chances.items(), key=lambda item: -item[1])[:most]
+    longest = max(len(name) for name, _ in best)
+    return [f"  {name:{longest}}  {x:6.4f}  {'█' * round(30 * x)}" for name, x in best]

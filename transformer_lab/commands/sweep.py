@@ -59,10 +59,10 @@ def main(_: list[str]) -> int:
     else:
         failed = runner.sweep(chosen, workdir, args.parallel or 1)
     if args.index is None:
-        from transformer_lab.sweeps.report import write_report  # matplotlib takes a second to load
+        from transformer_lab.sweeps.report import print_report, write_report  # matplotlib is slow
 
-        print(write_report(workdir, plot=found.plot))
-        log(f"{workdir}/report.html has the curves; also report.md, .csv and .tex")
+        write_report(workdir, plot=found.plot)
+        print_report(workdir)
     if failed:
         log(f"{len(failed)} of {len(chosen)} runs failed: {', '.join(failed)}")
         return 1

@@ -5,10 +5,24 @@
 The same command resumes a stopped run. `--config.KEY=VALUE` changes any key of the config.
 """
 
+from pathlib import Path
+
 from absl import flags
 
 from transformer_lab import cli
+from transformer_lab.tasks.abilities import Continues, Detects, Predicts, Transcribes, Translates
+from transformer_lab.tasks.base import Task
+from transformer_lab.tasks.baselines import BASELINES
 from transformer_lab.training import runs
+from transformer_lab.training.writers import log
+
+USES = (  # what a task can do, the command that does it, and how it goes on
+    (Translates, "translate", '"A sentence."'),
+    (Continues, "generate", '--prompt="The"'),
+    (Predicts, "predict", "TEXT_OR_FILE"),
+    (Detects, "detect", "IMAGE"),
+    (Transcribes, "transcribe", "FILE"),
+)
 
 
 def define() -> None:
@@ -25,4 +39,16 @@ def define() -> None:
 def main(_: list[str]) -> None:
     config, workdir = cli.get_config(), cli.get_workdir()
     args = flags.FLAGS
-    runs.run(config, workdir, args.init_from, args.init_pattern, args.init_into, args.profile)
+    init = args.init_from, args.init_pattern, args.init_into
+    task = runs.run(config, workdir, *init, args.profile)
+    for line in next_steps(task, config.task.kind, workdir):
+        log(line)
+
+
+def next_steps(task: Task, kind: str, workdir: Path) -> list[str]:
+    """Commands that suit a finished run, one a line."""
+    able = [use for use in USES if isinstance(task, use[0])]
+    uses = [f"{name} --workdir={workdir} {more}" for _, name, more in able]
+    if kind in BASELINES:
+        uses.append(f"baseline --workdir={workdir}  # what it must beat")
+    return [f"next: transformer_lab {use}" for use in uses]

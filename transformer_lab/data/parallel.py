@@ -17,6 +17,8 @@ from transformer_lab.data.splits import (
 )
 from transformer_lab.errors import LabError
 
+HELD_OUT = 500  # pairs of each held-out split, unless a config says otherwise
+
 
 @dataclass(frozen=True)
 class PairsConfig(SourceConfig):
@@ -28,8 +30,9 @@ class PairsConfig(SourceConfig):
     languages: str = "en-fr"  # source-target
     path: str = ""  # local copy of the set, or the user's file(s)
     tfds_name: str = ""  # e.g. "wmt14_translate/de-en"
-    validation_size: int = 500  # pairs
-    test_size: int = 500  # pairs held out for the final scores
+    # Pairs; while it is the default, of your own files at most a tenth of the pairs
+    validation_size: int = HELD_OUT
+    test_size: int = HELD_OUT  # pairs held out for the final scores
     max_characters: int = 200  # pairs with a longer side are dropped and counted (0 = no limit)
     max_pairs: int = 0  # training pairs at most (0 = all); the held-out splits stay the same
     split_seed: int = 0  # another number holds out others
@@ -76,7 +79,10 @@ def load_pairs(config: PairsConfig) -> PairSplits:
     if isinstance(rows["train"], list):
         rows["train"] = distinct(rows["train"], both_texts, report, longest=config.max_characters)
         if "test" not in rows:
-            sizes = config.validation_size, config.test_size
+            sizes = [config.validation_size, config.test_size]
+            if config.source == "files":  # the user's own, which may be few
+                most = max(len(rows["train"]) // 10, 1)
+                sizes = [min(n, most) if n == HELD_OUT else n for n in sizes]
             rows = split_by_source(rows["train"], *sizes, config.split_seed, report)
         rows = {s: [x.row if isinstance(x, Item) else x for x in part] for s, part in rows.items()}
     name = "\t".join

@@ -306,6 +306,10 @@ def remarks(
                 f"the {split} split has {report[split]:,} examples, more than the {train:,} to "
                 f"train on: lower config.data.{key}, unless the split is your own"
             )
+        total, asked = sum(report.get(s, 0) for s in SPLITS), getattr(data, f"{split}_size", 0)
+        if getattr(data, "source", "") == "files" and 0 < total // 10 == report.get(split) < asked:
+            key = f"config.data.{split}_size = {asked:,}"
+            lines.append(f"{key} is over a tenth of your pairs: {total // 10:,} are held out")
     every = set().union(*(classes or {}).values())
     for split, some in (classes or {}).items():
         if lacking := sorted(every - some) if report.get(split) and some else []:

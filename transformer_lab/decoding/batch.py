@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Int, Key
 from transformer_lab.decoding.config import DecodeConfig
 from transformer_lab.decoding.loop import SearchResult, search
 from transformer_lab.errors import LabError
+from transformer_lab.terminal import Waiting
 
 Batch = dict[str, Any]
 
@@ -83,14 +84,16 @@ class SequenceDecoder:
                     f"is {self.shapes[-1].source}: shorten it or split it"
                 )
         found = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
-        for numbers, result in self._results(params, sources, seed):
-            for row, number in enumerate(numbers):
-                found[number] = self._hypotheses(result, row)
-                if not found[number]:
-                    raise LabError(
-                        f"the model gives source {number} no finite score: its weights or "
-                        "its input hold NaN or infinity, or every token is banned"
-                    )
+        with Waiting("writes outputs", len(sources)) as waiting:
+            for numbers, result in self._results(params, sources, seed):
+                waiting.done += len(numbers)
+                for row, number in enumerate(numbers):
+                    found[number] = self._hypotheses(result, row)
+                    if not found[number]:
+                        raise LabError(
+                            f"the model gives source {number} no finite score: its weights or "
+                            "its input hold NaN or infinity, or every token is banned"
+                        )
         return found
 
     def fits(self, ids: Sequence[int]) -> bool:

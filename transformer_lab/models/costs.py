@@ -74,11 +74,6 @@ def width_near(kind: str, config_of: Callable[[int], Any], aim: int, multiple: i
         width = best
 
 
-def state_bytes(parameters: int) -> int:
-    """Bytes of float32 parameters and Adam's two moments (Kingma 2015, algorithm 1)."""
-    return 3 * 4 * parameters
-
-
 def device_days(
     flops_per_token: int | float,
     tokens: float,

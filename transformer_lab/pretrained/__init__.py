@@ -22,6 +22,7 @@ from transformer_lab.pretrained.generation import (
     write_generation,
 )
 from transformer_lab.pretrained.hub import HubDirectory, read_directory, write_directory
+from transformer_lab.pretrained.hub import local as local
 from transformer_lab.pretrained.keys import Settings
 from transformer_lab.pretrained.names import export_params, import_params, without_wrappers
 from transformer_lab.pretrained.running import RUNNERS

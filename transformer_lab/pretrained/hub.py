@@ -1,6 +1,7 @@
 """Hugging Face model directories: JSON settings and safetensors weights, read and written."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
+FETCHED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]  # of a model in the hub
+
+
 @dataclass(frozen=True)
 class HubDirectory:
     """The contents of a model directory; the tensors keep the types that the file gives them."""
@@ -33,6 +37,22 @@ class HubDirectory:
     def settings(self) -> str:
         """The file of the settings, for messages."""
         return str(self.path / CONFIG if self.path.is_dir() else self.path)
+
+
+def local(name: str) -> Path:
+    """The directory of a model: `name` itself, or the copy of ORG/MODEL from Hugging Face's hub in
+    its own cache. Raises: LabError if it is neither there nor can be fetched."""
+    if Path(name).is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return Path(name)
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=FETCHED))
+    except Exception as error:  # without the package or the network, or of an unknown name
+        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error)
+        raise LabError(
+            f"{name}: no such directory, and as a model's name it cannot be fetched ({reason})"
+        ) from error
 
 
 def read_directory(path: str | Path) -> HubDirectory:

@@ -13,6 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_lab.errors import LabError, check_file, line_of, nearest
+from transformer_lab.kinds import shipped
 from transformer_lab.sweeps.papers import Published
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import flatten, resolve
@@ -82,7 +83,7 @@ def load(path: str, scale: str) -> Experiment:
 
 def load_module(path: str) -> ModuleType:
     """Executes a Python file and returns it as a module."""
-    check_file(path)
+    path = str(check_file(shipped("experiments", path)))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
     _guarded(path, spec.loader.exec_module, module)

@@ -6,17 +6,22 @@ import html
 import io
 import math
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
 from transformer_lab.sweeps import plots
 from transformer_lab.sweeps.results import COSTS, Row, Table, read_table, score_keys
 from transformer_lab.sweeps.verdicts import verdicts
+from transformer_lab.terminal import print_table
 from transformer_lab.training.places import write_atomically
+from transformer_lab.training.report import REPORT
 from transformer_lab.training.writers import log
+from transformer_lab.viewing import document
 
 MEASURED = ("seconds", "step_seconds")  # measured costs, which differ from seed to seed
 NOISE = (
@@ -24,9 +29,6 @@ NOISE = (
     "is called noise. Directions compare with the paper's first column that has both figures."
 )
 LEGEND = "Mean ± sample deviation over the seeds; * is the best on the validation split."
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}
-table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:right}
-td:first-child,th:first-child{text-align:left}.scroll{overflow-x:auto}img{max-width:100%}"""
 
 
 class Grid(NamedTuple):
@@ -47,10 +49,9 @@ def write_report(workdir: Path, other: Path | None = None, plot: Plot | None = N
     whoever sends a directory of results must not run a program here.
     """
     table = read_table(workdir)
-    grids = [results_grid(table), *([verdict_grid(table)] if verdicts(table) else [])]
+    grids = grids_of(table, other)
     _write(workdir / "report.csv", _csv(numbers_grid(table)))
     if other:
-        grids.append(comparison(table, read_table(other)))
         _write(workdir / "compare.csv", _csv(grids[-1]))
     trained = any(run.curve("loss")[0] for row in table.rows for run in row.runs)
     figures = {"curves": plots.curves(table)} if trained else {}
@@ -61,6 +62,22 @@ def write_report(workdir: Path, other: Path | None = None, plot: Plot | None = N
     _write(workdir / "report.tex", "\n".join(_tex(grid) for grid in grids))
     _write(workdir / "report.html", _html(table, grids, images))
     return text
+
+
+def grids_of(table: Table, other: Path | None) -> list[Grid]:
+    """The results, the verdicts on the paper's directions if any, and a comparison if asked for."""
+    grids = [results_grid(table), *([verdict_grid(table)] if verdicts(table) else [])]
+    return [*grids, *([comparison(table, read_table(other))] if other else [])]
+
+
+def print_report(workdir: Path, other: Path | None = None) -> None:
+    """Prints a sweep's table, what is missing in it, and where its report lies."""
+    table = read_table(workdir)
+    for grid in grids_of(table, other):
+        print_table(*grid)
+    for line in notes(table):
+        log(line)
+    log(f"{workdir}/report.html has the curves; also report.md, .csv and .tex")
 
 
 def results_grid(table: Table) -> Grid:
@@ -202,20 +219,50 @@ def _markdown(table: Table, grids: list[Grid], images: list[str]) -> str:
 
 
 def _html(table: Table, grids: list[Grid], images: dict[str, bytes]) -> str:
-    escape = html.escape
-    row = lambda cells, tag: "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)  # noqa: E731
-    title = escape(_title(table))
-    parts = [f"<h1>{title}</h1><pre>{escape(table.plan['doc'])}</pre>"]
-    for grid in grids:
-        body = "".join(f"<tr>{row(cells, 'td')}</tr>\n" for cells in grid.rows)
-        head = f"<tr>{row(grid.header, 'th')}</tr>\n"
-        parts.append(f'<div class="scroll"><table>{head}{body}</table></div>')
-    parts.append(f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in notes(table))}</ul>")
-    for name, svg in images.items():
+    parts = [f"<pre>{html.escape(table.plan['doc'])}</pre>", *(document.table(*g) for g in grids)]
+    parts.append(f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in notes(table))}</ul>")
+    parts.append(document.section("Curves", document.charts(_charts(table))))
+    if svg := images.get("plot"):
         data = base64.b64encode(svg).decode()
-        parts.append(f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{data}">')
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
+        parts.append(f'<img alt="plot" src="data:image/svg+xml;base64,{data}">')
+    parts.append(document.section("Runs", _runs(table)))
+    return document.document(_title(table), parts)
+
+
+def _charts(table: Table) -> list[str]:
+    """Loss and deciding score by step, a curve a row: the mean, in a band of the deviation."""
+    figures = []
+    for key in "loss", f"validation/{table.plan['metric']}":
+        curves, bands = {}, {}
+        for row in table.rows:
+            by_step: dict[int, list[float]] = {}
+            for run in row.runs:
+                for step, value in zip(*run.curve(key), strict=True):
+                    by_step.setdefault(step, []).append(value)
+            steps = sorted(
+                step for step, found in by_step.items() if all(map(math.isfinite, found))
+            )
+            steps = steps[:: -(-len(steps) // document.MOST) or 1]
+            means = [statistics.fmean(by_step[step]) for step in steps]
+            if steps:
+                curves[row.name] = steps, means
+            if len(row.runs) > 1 and steps:
+                spread = [statistics.pstdev(by_step[step]) for step in steps]
+                both = [*zip(means, spread, strict=True)]
+                bands[row.name] = [m - s for m, s in both], [m + s for m, s in both]
+        figures.append(document.chart(key.replace("/", " "), curves, bands=bands))
+    return [figure for figure in figures if figure]
+
+
+def _runs(table: Table) -> str:
+    """Links to the reports of single runs, with the state of each."""
+    found = []
+    for run in (run for row in table.rows for run in row.runs):
+        name = html.escape(run.name)
+        if (run.directory / REPORT).exists():
+            name = f'<a href="{html.escape(quote(run.name))}/{REPORT}">{name}</a>'
+        found.append(f"<li>{name}: {run.state}</li>")
+    return f"<ul>{''.join(found)}</ul>"
 
 
 def _tex(grid: Grid) -> str:

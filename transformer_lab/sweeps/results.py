@@ -19,6 +19,7 @@ from transformer_lab.sweeps.states import FAILED, FINISHED, SETTINGS, failure, s
 from transformer_lab.training.config import resolve
 from transformer_lab.training.results import RESULTS
 from transformer_lab.training.writers import number, read_metrics
+from transformer_lab.viewing import document
 
 PLAN = {  # what sweep.json must hold
     "experiment": str,
@@ -113,6 +114,11 @@ class Table:
     plan: dict[str, Any]
     rows: tuple[Row, ...]
     every_row: tuple[Row, ...] = ()  # with those of tuned rows that did not win
+
+    def _repr_html_(self) -> str:
+        from transformer_lab.sweeps.report import results_grid  # which reads this file
+
+        return document.table(*results_grid(self))
 
     @functools.cached_property
     def best(self) -> str | None:

@@ -32,6 +32,8 @@ class Scores:
     samples: list[tuple[str, ...]] = field(default_factory=list)  # table rows that show outputs
     notes: dict[str, str] = field(default_factory=dict)  # such as BLEU's signature
     files: dict[str, bytes] = field(default_factory=dict)  # written to the run's directory
+    # The classes, and how many examples of each true one were taken for each one
+    confusion: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

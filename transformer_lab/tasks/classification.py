@@ -137,7 +137,9 @@ class Classification(Labelled, EncoderTask):
             }
         rows = zip(self.examples(split)[: self.shown(final)], guess, gold, strict=False)
         samples = [(row.text[:200], name(g), name(right)) for row, g, right in rows]
-        return Scores({**values, "num_examples": len(gold)}, samples)
+        confusion = {} if self.config.regression else self.confusion(gold, guess)
+        values |= {"num_examples": len(gold)}
+        return Scores(values, samples, confusion=confusion)
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
         """The label and probabilities, or the number, of each text; "A<tab>B" holds two texts."""

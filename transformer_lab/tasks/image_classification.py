@@ -30,8 +30,11 @@ from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores
 from transformer_lab.tasks.building import Shapes, parts_of, shapes_of
 from transformer_lab.tasks.labels import LABELS as LABELS  # for callers that build a checkpoint
 from transformer_lab.tasks.labels import Labelled
+from transformer_lab.terminal import waited
 
 FORM = "images.json"  # size, channels and normalisation of the model's images
+
+OWN_FILES = ("folders", "table")  # sources of the user's files, of any sizes
 
 NO_CLASSES = (
     'a model with model.head = "none" has no classes to learn or to predict: embed gives its '
@@ -84,10 +87,11 @@ class ImageClassification(Labelled):
         self.headless = model_config.head == "none"
         self.batch: batches.ImageBatchConfig = self.sections["batch"]
         self._form = json.loads((self.assets_given or {}).get(FORM, b"{}"))
-        data = self.sections["data"]
+        data, image_size = self.sections["data"], model_config.image_size
+        of_set = data.source not in OWN_FILES
         self.data_config = replace(
             data,
-            size=data.size or tuple(self._form.get("size", ())),
+            size=data.size or tuple(self._form.get("size", () if of_set else image_size)),
             channels=data.channels or self._form.get("channels", 0),
         )
 
@@ -215,7 +219,16 @@ class ImageClassification(Labelled):
             batch = next(self.eval_batches(split))
             for i, sums in enumerate(self._distances(params, place(batch))):
                 values[f"attention_distance_{i}"] = float(ratio(sums))
-        return Scores(values)
+        return Scores(values, confusion=self._counts(params, split, place) if final else {})
+
+    def _counts(self, params: Params, split: str, place: Place) -> dict[str, Any]:
+        """The confusion of a split's classes (see `Scores`)."""
+        gold, guess = [], []
+        for batch in waited(f"counts classes of {split}", self.eval_batches(split)):
+            logits = self._outputs(params, place(batch))["logits"]
+            gold.append(batch["label"][batch["mask"]])
+            guess.append(np.asarray(logits).argmax(axis=1)[batch["mask"]])
+        return self.confusion(np.concatenate(gold), np.concatenate(guess))
 
     @cached_property
     def _distances(self) -> Callable[[Params, Batch], list[Pair]]:

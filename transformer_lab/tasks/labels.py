@@ -43,6 +43,12 @@ class Labelled(Task):
         best = self.labels[int(chances.argmax())]
         return {"label": best, "probability": shares[best], "probabilities": shares}
 
+    def confusion(self, gold: Sequence[int], guess: Sequence[int]) -> dict[str, Any]:
+        """The classes' names, and a row of counts for each true class, a column a predicted one."""
+        counts = np.zeros((len(self.labels),) * 2, int)
+        np.add.at(counts, (np.asarray(gold, int), np.asarray(guess, int)), 1)
+        return {"labels": list(self.labels), "counts": counts.tolist()}
+
 
 def class_weights(
     setting: str, labels: Sequence[str], train: Callable[[], Iterable[Any]]

@@ -113,6 +113,7 @@ class RunConfig:
     best: str = ""
     patience: int = 0  # evaluations without a better `best` after which training ends; 0: never
     tensorboard: bool = True  # events for TensorBoard besides metrics.jsonl
+    sinks: tuple[str, ...] = ()  # other places for metrics: wandb | mlflow
     mesh: MeshConfig = MeshConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     adapt: AdaptConfig = AdaptConfig()
@@ -153,7 +154,7 @@ FREE_TEXT = frozenset(["decode.stop"])  # texts in which a comma is a comma
 # Settings that may change when a run is resumed. The data may have moved: its fingerprint tells
 # whether it is the same.
 FREE_ON_RESUME = (
-    r"(steps|epochs|log_every|eval_every|save_every|keep|average|best|patience|tensorboard)|"
+    r"(steps|epochs|log_every|eval_every|save_every|keep|average|best|patience|tensorboard|sinks)|"
     rf"micro_batches|(mesh|decode)\..*|batch\.workers|data\.path|{COMPUTED}"
 )
 

@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.kernels import chosen
 from transformer_lab.tasks.base import Params, Task, count_parameters
+from transformer_lab.terminal import Waiting
 from transformer_lab.training.checkpoint import Checkpoints, Saved, rank
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import own_rows, without_rule
@@ -23,6 +25,8 @@ from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import MetricWriter, ProgressLine, evaluated, log
+
+FEW = 100  # steps: a run of fewer is warned about
 
 
 def train(
@@ -48,13 +52,14 @@ def train(
         batches.only(own_rows(trainer.mesh))
     if position:
         batches.restore(position)
-    writer = MetricWriter(workdir, start, run.tensorboard)
+    writer = MetricWriter(workdir, start, run)
     # A run that was told to stop saves without evaluating; it evaluates when it is resumed.
     owed = start > 0 and of_first(lambda: "" if evaluated(workdir, start) else "owed")
     progress = ProgressLine(total, start)
     pace = Pace(workdir, models.flops_a_token(task.model_config, trainer.param_shapes))
     pending = _Pending(run, total, writer, progress, checkpoints, pace)
     trace, watch = Profile(workdir, start, profile), _Watch(run, checkpoints)
+    compiling = Waiting("compiles the training step")
 
     def save(scores):
         data = {"content": task.fingerprint(), **batches.get_state()}
@@ -88,7 +93,7 @@ def train(
                 with pace.waiting():
                     params = partial(trainer.whole, state.replace(average={}))
                     host = task.complete(next(batches), step, params, trainer.place)
-                with chosen() as attention:
+                with chosen() as attention, compiling if step == start else nullcontext():
                     state, metrics = trainer.train_step(
                         state, trainer.place(host), *trainer.vote(signals.received or 0)
                     )
@@ -192,7 +197,7 @@ class _Pending:
             paces, shown = self.pace.read()
             self.writer.write(step, {**values, **paces})
             text = f"loss {values['loss']:.4f}  {shown}  lr {values['learning_rate']:.2e}"
-        self.progress.update(step, text)
+        self.progress.update(step, values["loss"], text)
 
 
 def _evaluate(trainer, state, step, writer) -> dict[str, float]:
@@ -229,11 +234,21 @@ def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
         say(f"no sharding rule names {', '.join(loose)}: the largest dimension lies over fsdp")
     for line in trainer.task.report():
         say(line)
-    warmup = trainer.config.optimizer.warmup_steps
-    if trainer.steps and warmup >= trainer.steps:
+    asked, warmup = trainer.config.optimizer.warmup_steps, trainer.optimizer.warmup_steps
+    if warmup != asked:
+        say(
+            f"optimizer.warmup_steps = {asked:,} is more than half of {trainer.steps:,} steps: the "
+            f"warm-up takes {warmup:,}"
+        )
+    elif trainer.steps and warmup >= trainer.steps:
         say(
             f"the warm-up of {warmup:,} steps does not end before the run does: lower "
             "optimizer.warmup_steps, or raise steps or epochs"
+        )
+    if 0 < trainer.steps < FEW and trainer.config.epochs:
+        say(
+            f"{trainer.steps:,} steps are few to learn from: raise config.epochs, or make batches "
+            "smaller (batch.rows, batch.tokens_per_batch)"
         )
     epoch = trainer.task.steps_per_epoch()
     rule = " (config.epochs decides, not config.steps)" if trainer.config.epochs else ""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -53,6 +54,14 @@ def schedule(config: OptimizerConfig, steps: int) -> Schedule:
         return peak * rising * (config.end_factor + (1 - config.end_factor) * left)
 
     return rate
+
+
+def fitted(config: OptimizerConfig, steps: int) -> OptimizerConfig:
+    """The settings with a warm-up that fits a run of so many steps: one of more than half of them
+    becomes a tenth. Of 10 steps a warm-up of 50 would leave the rate at a fifth of its peak."""
+    if not steps or 2 * config.warmup_steps <= steps:
+        return config
+    return replace(config, warmup_steps=steps // 10)
 
 
 def make_optimizer(config: OptimizerConfig, rate: Schedule) -> optax.GradientTransformation:

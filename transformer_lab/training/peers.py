@@ -29,6 +29,7 @@ from jax._src import distributed  # holds the key-value store that all processes
 from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
+from transformer_lab.terminal import Waiting
 
 PACKAGE = Path(__file__).parents[1]
 LOST, ARRIVAL = 75, 300  # exit code; seconds that processes wait for each other at the start
@@ -108,6 +109,7 @@ def join(text: str, timeout: int) -> None:
     _watch(timeout)
     local, (_, tasks) = jax.local_device_count(), tasks_of_node(os.environ)
     on_node = devices_of_node(os.environ)[1] if jax.default_backend() == "gpu" else 0
+    Waiting.off = jax.process_index() > 0
     print(
         f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}: "
         f"{local} of {on_node or local * tasks} local devices",

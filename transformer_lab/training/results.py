@@ -11,11 +11,10 @@ from transformer_lab.tasks.base import Scores, count_parameters
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.loop import final_scores
 from transformer_lab.training.places import write_atomically, write_json
+from transformer_lab.training.report import RESULTS, write_report
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import MetricWriter, log, plain, read_metrics, show_samples
-
-RESULTS = "results.json"
 
 
 def finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Checkpoints) -> None:
@@ -30,15 +29,17 @@ def finish(trainer: Trainer, state: TrainState, workdir: Path, checkpoints: Chec
         state = state.replace(params=mean, average={})
     values, scores = final_scores(trainer, trainer.whole(state), "test")
     step = int(state.step)
-    writer = MetricWriter(workdir, step, trainer.config.tensorboard, "test/")
+    writer = MetricWriter(workdir, step, trainer.config, "test/")
     found = {**values, **scores.notes}
     writer.write(step, {f"test/{name}": value for name, value in found.items()})
     writer.close()
-    write_results(trainer, state, workdir, checkpoints, values)
+    write_results(trainer, state, workdir, checkpoints, values, scores)
     write_files(scores, workdir)
     show_samples(scores.samples)
     shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
     log(f"step {step} test: {shown}  {' '.join(scores.notes.values())}")
+    if jax.process_index() == 0:
+        log(f"{write_report(workdir)} shows curves, scores and settings")
 
 
 def write_files(scores: Scores, workdir: Path) -> None:
@@ -54,8 +55,9 @@ def write_results(
     workdir: Path,
     checkpoints: Checkpoints,
     test: dict[str, Any],
+    scores: Scores,
 ) -> None:
-    """Writes results.json: the final scores, numbers of parameters, bytes and times.
+    """Writes results.json: final scores, numbers of parameters, bytes, times, samples, classes.
 
     `saved_bytes` are those of the newest checkpoint's arrays on disk: the trained parameters and
     the optimizer's moments. `seconds` are those of all training steps, without evaluation and
@@ -72,9 +74,11 @@ def write_results(
         "optimizer_bytes": sum(x.nbytes for x in jax.tree.leaves(state.opt_state)),
         "saved_bytes": checkpoints.array_bytes(),
         **_pace(lines),
+        "samples": scores.samples,
+        "confusion": scores.confusion,
     }
     if jax.process_index() == 0:
-        write_json(workdir / RESULTS, {k: plain(v) for k, v in values.items()})
+        write_json(workdir / RESULTS, {k: plain(v) for k, v in values.items() if v not in ({}, [])})
 
 
 def _vocab_size(task: Any) -> int | None:

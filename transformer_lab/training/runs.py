@@ -13,6 +13,7 @@ from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, Task
+from transformer_lab.terminal import Waiting
 from transformer_lab.training.adapting import pack
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.chips import refuse_too_large
@@ -53,8 +54,9 @@ def run(
     init_pattern: str = ".*",
     init_into: str = "",
     profile: int = 0,
-) -> None:
-    """Trains the config's run in a directory, new or resumed, and scores the finished model.
+) -> Task:
+    """Trains the config's run in a directory, new or resumed, scores the finished model, and
+    returns its task.
 
     A new one starts from the weights of `init_from` whose paths match the pattern; if `init_into`
     names a part of the model, they are the weights of that part. `profile` is how many steps are
@@ -70,6 +72,7 @@ def run(
         refuse_unshared(workdir)
         with Run(config, workdir, init_from, init_into, training=True) as opened:
             _train(opened, init_pattern, profile)
+            return opened.trainer.task
 
 
 def _train(opened: "Run", pattern: str, profile: int) -> None:
@@ -154,7 +157,8 @@ class Run:
                 refuse_changes(self.previous, self.config.to_dict(), workdir)
             where = self.saved or self.source
             mesh = make_mesh(resolved.run.mesh) if training else mesh_to_use(resolved)
-            task = build_task(resolved, where.assets if where else None, mesh)
+            with Waiting("reads the data and makes the task"):
+                task = build_task(resolved, where.assets if where else None, mesh)
             self.trainer = Trainer(resolved.run, task, mesh)
             self.base = self.saved.base if self.saved else None
         except BaseException:

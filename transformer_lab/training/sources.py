@@ -7,7 +7,6 @@ where it lay, which step, and a fingerprint of the leaves that were taken from i
 import hashlib
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -52,7 +51,7 @@ def open_source(init_from: str, step: int | None = None) -> Source:
     Raises: LabError if they are gone, damaged or those of an adapted run.
     """
     if init_from.startswith(HF):
-        return _open_hf(Path(init_from.removeprefix(HF)).absolute())
+        return _open_hf(init_from.removeprefix(HF))
     workdir = places.place(init_from).absolute()
     if not workdir.is_dir():
         raise LabError(f"--init_from={init_from}: there is no such directory")
@@ -73,9 +72,10 @@ def open_source(init_from: str, step: int | None = None) -> Source:
     return Source(str(workdir), saved.step, params, saved.assets, saved.config["model"])
 
 
-def _open_hf(directory: Path) -> Source:
+def _open_hf(name: str) -> Source:
     from transformer_lab import pretrained  # needs safetensors, which other runs do without
 
+    directory = pretrained.local(name).absolute()
     found = pretrained.load(directory)
     for note in found.notes:
         log(note)

@@ -13,10 +13,11 @@ from jax.sharding import PartitionSpec as P
 from transformer_lab import models
 from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task
+from transformer_lab.terminal import waited
 from transformer_lab.training.adapting import assemble
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
-from transformer_lab.training.optimizer import make_optimizer, schedule
+from transformer_lab.training.optimizer import fitted, make_optimizer, schedule
 from transformer_lab.training.state import TrainState, init_state, make_train_step, split_params
 
 
@@ -34,8 +35,12 @@ class Trainer:
         self.steps = config.steps
         if config.epochs is not None:
             self.steps = math.ceil(config.epochs * task.steps_per_epoch())
-        rate = schedule(config.optimizer, self.steps)
-        optimizer = make_optimizer(config.optimizer, rate)
+        self.optimizer = config.optimizer
+        # A schedule that goes on for ever has no other warm-up in a run that may be continued.
+        if config.epochs is not None or config.optimizer.schedule in ("cosine", "linear"):
+            self.optimizer = fitted(config.optimizer, self.steps)
+        rate = schedule(self.optimizer, self.steps)
+        optimizer = make_optimizer(self.optimizer, rate)
         adapt, self.adapted = config.adapt, config.adapt.method != "full"
         averaged = config.ema_decay > 0
         init = lambda: init_state(task.init, optimizer, config.seed, adapt, averaged)  # noqa: E731
@@ -132,7 +137,8 @@ class Trainer:
         """The metrics over all examples of a split, summed and divided once; "loss" in nats."""
         sums: dict[str, np.ndarray] = {}
         results = [
-            self.eval_step(params, self.place(batch)) for batch in self.task.eval_batches(split)
+            self.eval_step(params, self.place(batch))
+            for batch in waited(f"scores batches of {split}", self.task.eval_batches(split))
         ]
         for pairs in results:
             for name, pair in pairs.items():

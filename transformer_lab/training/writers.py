@@ -16,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer_lab.errors import LabError, check_file, fits
+from transformer_lab.terminal import SELDOM, Waiting
 from transformer_lab.training.peers import joined
 from transformer_lab.training.places import place, remote, write_atomically
+from transformer_lab.training.sinks import open_sinks
 
 
 def log(message: str) -> None:
@@ -31,13 +33,15 @@ def log(message: str) -> None:
 
 
 class MetricWriter:
-    """Writes metrics.jsonl: an object on each line with `step` and named values in all digits.
+    """Writes metrics.jsonl: an object on each line with `step`, `time` (seconds since 1970) and
+    named values in all digits.
 
-    Only the run's first process writes. Lines of steps after `start_step` are dropped, and those of
-    that step with names that begin with `again`, for they will be written again.
+    Only the run's first process writes; `run` is the `RunConfig`, which names further sinks. Lines
+    of steps after `start_step` are dropped, and those of that step with names that begin with
+    `again`, for they will be written again.
     """
 
-    def __init__(self, workdir: Path, start_step: int, tensorboard: bool, again: str = "-"):
+    def __init__(self, workdir: Path, start_step: int, run: Any, again: str = "-"):
         self.path, first = workdir / "metrics.jsonl", jax.process_index() == 0
         if first:
             _drop_lines(self.path, start_step, again)
@@ -46,15 +50,18 @@ class MetricWriter:
             self._whole = self.path.read_bytes() if self.path.exists() else b""
         path = self.path if first and self._whole is None else os.devnull
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
-        self._board = _tensorboard(workdir, start_step) if tensorboard and first else None
+        self._board = _tensorboard(workdir, start_step) if run.tensorboard and first else None
+        self._sinks = open_sinks(run.sinks, workdir) if first else []
 
     def write(self, step: int, values: dict[str, float | str]) -> None:
         """Appends a line; NaN and infinity become strings, so that every line is JSON."""
-        line = {"step": step}
+        line = {"step": step, "time": round(time.time(), 2)}
         for name, value in values.items():
             line[name] = plain(value)
             if self._board is not None and isinstance(value, int | float):
                 self._board.add_scalar(name, value, step)
+        for sink in self._sinks:
+            sink.write(step, {k: v for k, v in values.items() if isinstance(v, int | float)})
         text = json.dumps(line) + "\n"
         self._file.write(text)
         self._file.flush()
@@ -66,6 +73,8 @@ class MetricWriter:
         self._file.close()
         if self._board is not None:
             self._board.close()
+        for sink in self._sinks:
+            sink.close()
 
 
 def plain(value: Any) -> Any:
@@ -131,7 +140,7 @@ def _tensorboard(workdir: Path, start_step: int) -> Any | None:
 
 
 class ProgressLine:
-    """Shows loss, rate, learning rate and time left: a bar on a terminal, lines elsewhere."""
+    """Shows loss, rate and time left: a bar within 80 columns on a terminal, lines elsewhere."""
 
     def __init__(self, total: int, start: int):
         self.total, self.start, self.began = total, start, time.monotonic()
@@ -139,7 +148,7 @@ class ProgressLine:
         self._bar = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=12),
             TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -147,14 +156,19 @@ class ProgressLine:
         )
         self._task = self._bar.add_task("train", total=total, completed=start, text="")
         self._bar.start()
-
-    def update(self, step: int, text: str | None = None) -> None:
-        """Moves the bar; `text` is shown beside it, or as a line of its own without a terminal."""
+        self._said = self.began
         if self.interactive:
-            fields = {} if text is None else {"text": text}
-            self._bar.update(self._task, completed=step, **fields)
-        if text is not None and not self.interactive:
-            log(f"step {step}/{self.total}  {text}  left {self._left(step)}")
+            Waiting.bar = lambda text: self._bar.update(self._task, text=text)
+
+    def update(self, step: int, loss: float, text: str | None = None) -> None:
+        """Moves the bar. Without a terminal a line has the `text`, if any, or after 10 seconds
+        without a line the loss alone."""
+        if self.interactive:
+            rate = (step - self.start) / max(time.monotonic() - self.began, 1e-9)
+            self._bar.update(self._task, completed=step, text=f"loss {loss:.4g}  {rate:.3g}/s")
+        elif text is not None or time.monotonic() - self._said > SELDOM:
+            self._said = time.monotonic()
+            log(f"step {step}/{self.total}  {text or f'loss {loss:.4f} '}  left {self._left(step)}")
 
     def _left(self, step: int) -> str:
         spent = time.monotonic() - self.began
@@ -163,6 +177,7 @@ class ProgressLine:
 
     def close(self) -> None:
         self._bar.stop()
+        Waiting.bar = None
 
 
 def show_samples(rows: list[tuple[str, ...]]) -> None:

@@ -1,46 +1,6 @@
-"use strict";
-const byId = id => document.getElementById(id);
-const data = JSON.parse(byId("data").textContent);
-const STRONGEST = 20, MOST_LINES = 4000, INK = "8, 48, 107";
-const state = { map: 0, layer: 0, head: 0, row: -1, column: -1 };
-let map, weights, peak; // of what is chosen; peak: its largest weight
-let image = null;
-
-// Weights.
-
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-
-function oneHead(h) {
-  const width = map.columns.length, raw = bytes(map.weights[state.layer][h]).buffer;
-  const numbers = map.bytes === 2 ? new Uint16Array(raw) : new Uint8Array(raw);
-  const largest = new Float32Array(bytes(map.largest[state.layer][h]).buffer);
-  const unit = map.bytes === 2 ? 65535 : 255, found = new Float32Array(numbers.length);
-  for (let i = 0; i < numbers.length; i++)
-    found[i] = numbers[i] / unit * largest[Math.floor(i / width)];
-  return found;
-}
-
-function chosenHead() { // beyond the last head: the mean of them
-  const heads = map.weights[state.layer].length;
-  if (state.head < heads) return oneHead(state.head);
-  const sum = oneHead(0);
-  for (let h = 1; h < heads; h++) oneHead(h).forEach((w, i) => { sum[i] += w; });
-  return sum.map(w => w / heads);
-}
-
-function links(most) { // the strongest [row, column, weight] of the chosen row, or of all
-  const width = map.columns.length, first = Math.max(state.row, 0) * width;
-  const part = state.row < 0 ? weights : weights.subarray(first, first + width);
-  const least = part.length > most ? Float32Array.from(part).sort()[part.length - most] : 0;
-  const found = [];
-  part.forEach((w, i) => {
-    if (w > 0 && w >= least)
-      found.push([Math.floor((first + i) / width), (first + i) % width, w]);
-  });
-  return found.sort((a, b) => b[2] - a[2]).slice(0, most);
-}
-
 // Drawing. Canvases, because a page with an element a weight would not move at 512 tokens.
+
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 
 function canvas(id, width, height) {
   const element = byId(id), ratio = Math.min(window.devicePixelRatio || 1, 2);
@@ -52,6 +12,7 @@ function canvas(id, width, height) {
   context.scale(ratio, ratio);
   context.textBaseline = "middle";
   context.font = "13px system-ui, sans-serif";
+  context.fillStyle = colour("--text");
   return context;
 }
 
@@ -60,13 +21,14 @@ function fit(text, letters = 18) {
   return all.length > letters ? all.slice(0, letters - 1).join("") + "…" : text;
 }
 
-const longest = () => Math.max(map.rows.length, map.columns.length);
+const longest = () => Math.max(rows.length, columns.length);
 const between = (least, size, most) => Math.max(least, Math.min(most, Math.floor(size)));
-const square = () => between(1, 640 / longest(), 24);
+const square = () => between(1, 640 / longest(), 24) * state.zoom;
 // Width and height of a weight; under a spectrogram columns are narrow, and rows have names.
 const cell = () => map.seconds
-  ? [between(1, 900 / map.columns.length, 8), 20] : [square(), square()];
-const margin = () => map.seconds || square() > 9 ? 150 : 0;
+  ? [between(1, 900 / columns.length, 8) * state.zoom, 20] : [square(), square()];
+const margin = () => map.seconds || square() > 9 ? (innerWidth < 600 ? 80 : 150) : 0;
+const letters = () => innerWidth < 600 ? 9 : 18;
 
 function picture() { // once it is loaded
   if (!map.picture) return null;
@@ -79,90 +41,136 @@ function picture() { // once it is loaded
 }
 
 function drawSound(context, edge, width) { // above the columns, with the seconds
-  if (picture()) context.drawImage(image, edge, 0, map.columns.length * width, edge - 18);
-  context.fillStyle = "#111";
+  if (picture()) context.drawImage(image, edge, 0, columns.length * width, edge - 18);
   context.textAlign = "left";
-  for (let second = 0; second < map.columns.length * map.seconds; second++)
+  for (let second = 0; second < columns.length * map.seconds; second++)
     context.fillText(`${second} s`, edge + second / map.seconds * width, edge - 8);
 }
 
-function drawHeat() {
-  const rows = map.rows.length, columns = map.columns.length, [wide, size] = cell();
-  const edge = margin(), context = canvas("heat", edge + columns * wide, edge + rows * size);
-  const pixels = new ImageData(columns, rows);
-  weights.forEach((w, i) => {
-    const share = peak ? w / peak : 0;
-    pixels.data.set([255 - 247 * share, 255 - 207 * share, 255 - 148 * share, 255], 4 * i);
+function ink(at) { // the colour of a weight, of several heads their mixture
+  if (!several) return INK.map((c, i) => PAPER[i] + (c - PAPER[i]) * (peak ? weights[at] / peak : 0));
+  const found = [...PAPER];
+  several.forEach((head, n) => {
+    const share = peak ? head[at] / peak : 0, hue = HUES[heads()[n] % HUES.length];
+    for (let i = 0; i < 3; i++) found[i] *= 1 - share * (1 - hue[i] / 255);
   });
+  return found;
+}
+
+function drawHeat() {
+  const [wide, size] = cell(), edge = margin(), width = map.columns.length;
+  const context = canvas("heat", edge + columns.length * wide, edge + rows.length * size);
+  const pixels = new ImageData(columns.length || 1, rows.length || 1);
+  rows.forEach((row, i) => columns.forEach((column, j) =>
+    pixels.data.set([...ink(row * width + column), 255], 4 * (i * columns.length + j))));
   const small = document.createElement("canvas");
-  small.width = columns;
-  small.height = rows;
+  small.width = pixels.width;
+  small.height = pixels.height;
   small.getContext("2d").putImageData(pixels, 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, edge, edge, columns * wide, rows * size);
-  context.strokeStyle = "#b34700";
+  context.drawImage(small, edge, edge, columns.length * wide, rows.length * size);
+  context.strokeStyle = colour("--mark");
   context.lineWidth = 2;
-  if (state.row >= 0) context.strokeRect(edge, edge + state.row * size, columns * wide, size);
-  if (state.row >= 0 && state.column >= 0)
-    context.strokeRect(edge + state.column * wide, edge + state.row * size, wide, size);
+  const row = rows.indexOf(lit >= 0 ? lit : state.row), column = columns.indexOf(state.column);
+  if (row >= 0) context.strokeRect(edge, edge + row * size, columns.length * wide, size);
+  if (row >= 0 && column >= 0)
+    context.strokeRect(edge + column * wide, edge + row * size, wide, size);
   if (!edge) return;
   context.textAlign = "right";
-  map.rows.forEach((t, i) => context.fillText(fit(t), edge - 5, edge + (i + .5) * size));
+  rows.forEach((t, i) =>
+    context.fillText(fit(map.rows[t], letters()), edge - 5, edge + (i + .5) * size));
   context.textAlign = "left";
   if (map.seconds) drawSound(context, edge, wide);
-  else map.columns.forEach((t, i) => {
+  else columns.forEach((t, i) => {
     context.save();
     context.translate(edge + (i + .5) * size, edge - 5);
     context.rotate(-Math.PI / 2);
-    context.fillText(fit(t), 0, 0);
+    context.fillText(fit(map.columns[t], letters()), 0, 0);
     context.restore();
   });
 }
 
+const lineStep = () => Math.max(square(), longest() > 64 ? 12 : 20);
+const lineTop = () => lineStep() === square() ? margin() : 0; // then its rows are beside the map's
+
 function drawLines() {
   byId("lines-figure").hidden = !!map.seconds; // thousands of frames in one column show nothing
   if (map.seconds) return;
-  const step = longest() > 64 ? 12 : 20, x = [150, 350];
-  const context = canvas("lines", 500, longest() * step), shown = links(MOST_LINES);
+  const step = lineStep(), top = lineTop(), small = innerWidth < 600;
+  const x = small ? [85, 205] : [150, 350], y = at => top + (at + .5) * step;
+  const context = canvas("lines", small ? 290 : 500, top + longest() * step);
+  const shown = links(MOST_LINES), width = map.columns.length;
+  const place = new Map(rows.map((t, i) => [t, i])), end = new Map(columns.map((t, i) => [t, i]));
   context.font = `${Math.min(13, step)}px system-ui, sans-serif`;
-  for (const [row, column, w] of shown.slice().reverse()) { // the strongest on top
-    context.strokeStyle = `rgba(${INK}, ${peak ? w / peak : 0})`;
-    context.beginPath();
-    context.moveTo(x[0], (row + .5) * step);
-    context.lineTo(x[1], (column + .5) * step);
-    context.stroke();
-  }
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const single = dark ? [140, 190, 255] : INK;
+  for (const [row, column, w] of shown.slice().reverse()) // the strongest on top
+    (several || [weights]).forEach((head, n) => {
+      const hue = several ? HUES[heads()[n] % HUES.length] : single;
+      context.strokeStyle = `rgba(${hue}, ${peak ? head[row * width + column] / peak : 0})`;
+      context.beginPath();
+      context.moveTo(x[0], y(place.get(row)) + (several ? 2 * n - several.length : 0));
+      context.lineTo(x[1], y(end.get(column)) + (several ? 2 * n - several.length : 0));
+      context.stroke();
+    });
   byId("left-out").textContent =
     shown.length === MOST_LINES ? `The strongest ${MOST_LINES} are drawn.` : "";
   context.textAlign = "right";
-  map.rows.forEach((t, i) => {
-    context.fillStyle = i === state.row ? "#b34700" : "#111";
-    context.fillText(fit(t), x[0] - 6, (i + .5) * step);
+  rows.forEach((t, i) => {
+    context.fillStyle = colour(t === (lit >= 0 ? lit : state.row) ? "--mark" : "--text");
+    context.fillText(fit(map.rows[t], letters()), x[0] - 6, y(i));
   });
   context.textAlign = "left";
-  context.fillStyle = "#111";
-  map.columns.forEach((t, i) => context.fillText(fit(t), x[1] + 6, (i + .5) * step));
+  context.fillStyle = colour("--text");
+  columns.forEach((t, i) => context.fillText(fit(map.columns[t], letters()), x[1] + 6, y(i)));
+}
+
+function patchSize() {
+  const scale = Math.min(384, innerWidth - 30) / Math.max(image.width, image.height);
+  return [image.width * scale, image.height * scale];
 }
 
 function drawPicture() {
   byId("picture-figure").hidden = !map.grid;
   if (!map.grid || !picture()) return;
-  const scale = 384 / Math.max(image.width, image.height), [down, across] = map.grid;
-  const width = image.width * scale, height = image.height * scale;
+  const [width, height] = patchSize(), [down, across] = map.grid;
   const context = canvas("picture", width, height);
   context.imageSmoothingEnabled = false;
   context.drawImage(image, 0, 0, width, height);
-  const columns = map.columns.length, count = down * across, patches = new Float32Array(count);
-  const pooled = state.row < 0 && columns === count; // no token of its own: the mean over patches
+  const wide = map.columns.length, count = down * across, patches = new Float32Array(count);
+  const pooled = state.row < 0 && wide === count; // no token of its own: the mean over patches
   const first = pooled ? 0 : Math.max(state.row, 0), last = pooled ? map.rows.length - 1 : first;
   for (let row = first; row <= last; row++)
-    for (let i = 0; i < count; i++) patches[i] += weights[(row + 1) * columns - count + i];
+    for (let i = 0; i < count; i++) patches[i] += weights[(row + 1) * wide - count + i];
   const largest = patches.reduce((a, b) => Math.max(a, b), 0);
   patches.forEach((w, i) => {
     context.fillStyle = `rgba(220, 0, 0, ${largest ? .75 * w / largest : 0})`;
     context.fillRect(i % across * width / across, Math.floor(i / across) * height / down,
       width / across, height / down);
   });
+}
+
+async function drawThumbs() { // every head, small, unpacked once for a map
+  const side = between(12, 440 / map.weights[0].length, 48), [high, wide] = map.small;
+  const raw = new Uint8Array(await unpacked(map.thumbnails));
+  const context = canvas("thumbs", side * map.weights[0].length, side * map.weights.length);
+  const small = document.createElement("canvas");
+  small.width = wide;
+  small.height = high;
+  map.weights.forEach((layer, l) => layer.forEach((_, h) => {
+    const pixels = new ImageData(wide, high), start = (l * layer.length + h) * wide * high;
+    for (let i = 0; i < wide * high; i++) {
+      const share = raw[start + i] / 255;
+      pixels.data.set([...INK.map((c, k) => PAPER[k] + (c - PAPER[k]) * share), 255], 4 * i);
+    }
+    small.getContext("2d").putImageData(pixels, 0, 0);
+    context.drawImage(small, h * side, l * side, side - 2, side - 2);
+    if (l === state.layer && heads().includes(h)) {
+      context.strokeStyle = colour("--mark");
+      context.lineWidth = 3;
+      context.strokeRect(h * side + 1, l * side + 1, side - 4, side - 4);
+    }
+  }));
 }
 
 // Text.
@@ -179,8 +187,10 @@ function list() {
 }
 
 function tell() {
-  const names = ["map", "layer", "head"].map(id => byId(id).selectedOptions[0].textContent);
-  const where = `${names[0]}, layer ${names[1]}, head ${names[2]}`;
+  const names = ["map", "layer"].map(id => byId(id).selectedOptions[0].textContent);
+  const which = state.heads[0] === "mean" ? "mean of all" : state.heads.join(" + ");
+  const where = isRollout() ? `${names[0]}, rollout over layers`
+    : `${names[0]}, layer ${names[1]}, head ${which}`;
   const cellAt = state.row >= 0 && state.column >= 0;
   byId("shown").textContent = cellAt
     ? `${named(map.rows, state.row)} → ${named(map.columns, state.column)}: ` +
@@ -190,38 +200,86 @@ function tell() {
 
 // What is chosen.
 
-function fill(id, texts, first = 0) {
-  const chosen = state[id];
+function fill(id, texts, values) {
   byId(id).replaceChildren(...texts.map((text, i) => {
     const option = document.createElement("option");
-    option.value = i + first;
+    option.value = values[i];
     option.textContent = text;
     return option;
   }));
-  state[id] = Math.min(chosen, texts.length - 1 + first);
-  byId(id).value = state[id];
 }
 
-function choose(changes) {
+function chips() {
+  byId("chips").replaceChildren(...map.weights[0].map((_, h) => {
+    const chip = document.createElement("button");
+    chip.type = "button";
+    chip.className = "chip";
+    chip.textContent = h;
+    chip.style.setProperty("--chip", `rgb(${HUES[h % HUES.length]})`);
+    chip.setAttribute("aria-pressed", state.heads.includes(h));
+    chip.addEventListener("click", () => {
+      const others = state.heads.filter(other => other !== h && other !== "mean");
+      const kept = state.heads.includes(h) ? others : [...others, h];
+      choose({ heads: kept.length ? kept.sort((a, b) => a - b) : [h] });
+    });
+    return chip;
+  }));
+}
+
+function sentences() { // where the second sentence of an encoder's text begins, or 0
+  const end = map.rows.findIndex(token => END.test(token)) + 1;
+  return map.rows.join("\0") === map.columns.join("\0") && end < map.rows.length ? end : 0;
+}
+
+function filter() {
+  const second = sentences(), [from, to] = state.part || "  ";
+  const shows = (tokens, side) => tokens.map((_, i) => i).filter(i =>
+    !(state.hide && SPECIAL.test(tokens[i])) &&
+    (!second || side === " " || side === undefined || (side === "A") === (i < second)));
+  rows = shows(map.rows, from);
+  columns = shows(map.columns, to);
+}
+
+async function choose(changes) {
+  const mine = ++drawing;
+  document.body.dataset.busy = "1";
   Object.assign(state, changes);
   if ("map" in changes) {
     map = data.maps[state.map];
-    state.row = state.column = -1;
-    fill("layer", map.weights.map((_, i) => `${i}`));
-    fill("head", [...map.weights[0].map((_, i) => `${i}`), "mean of all"]);
-    fill("row", ["all", ...map.rows.map((_, i) => named(map.rows, i))], -1);
+    Object.assign(state, { row: -1, column: -1, part: "" });
+    const count = map.weights[0].length, layers = map.weights.map((_, i) => i);
+    const rolls = layers.length > 1 && map.rows.length === map.columns.length &&
+      map.rows.length <= MOST_ROLLED;
+    fill("layer", [...layers, ...rolls ? ["rollout"] : []], [...layers, layers.length]);
+    fill("head", [...map.weights[0].map((_, h) => h), "mean of all"],
+      [...map.weights[0].map((_, h) => h), "mean"]);
+    fill("row", ["all", ...map.rows.map((_, i) => named(map.rows, i))], [-1, ...map.rows.keys()]);
+    fill("part", ["all", "A → A", "A → B", "B → A", "B → B"], ["", "AA", "AB", "BA", "BB"]);
+    byId("part-field").hidden = !sentences();
+    byId("hide-field").hidden = ![...map.rows, ...map.columns].some(t => SPECIAL.test(t));
+    state.layer = Math.min(state.layer, layers.length - 1 + rolls);
+    if (state.heads.some(h => h >= count)) state.heads = [0];
   }
-  if (["map", "layer", "head"].some(name => name in changes)) {
-    weights = chosenHead();
-    peak = weights.reduce((a, b) => Math.max(a, b), 0);
-  }
+  byId("layer").value = state.layer;
+  byId("head").value = state.heads.length === 1 ? state.heads[0] : "";
   byId("row").value = state.row;
-  for (const show of [drawPicture, drawLines, drawHeat, list, tell]) show();
+  filter();
+  await load();
+  if (mine !== drawing) return; // another choice came meanwhile
+  const most = (a, head) => head.reduce((b, w) => Math.max(b, w), a);
+  peak = several ? several.reduce(most, 0) : most(0, weights);
+  for (const show of [chips, drawPicture, drawLines, drawHeat, list, tell]) show();
+  await drawThumbs();
+  if (mine === drawing) delete document.body.dataset.busy;
 }
 
-for (const id of ["map", "layer", "head", "row"])
+const number = text => text === "mean" ? text : Number(text);
+for (const id of ["map", "layer", "row", "zoom"])
   byId(id).addEventListener("change", event =>
     choose({ [id]: Number(event.target.value), ...(id === "row" && { column: -1 }) }));
+byId("head").addEventListener("change", event => choose({ heads: [number(event.target.value)] }));
+byId("part").addEventListener("change", event => choose({ part: event.target.value }));
+byId("hide").addEventListener("change", event => choose({ hide: event.target.checked }));
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 byId("heat").addEventListener("keydown", event => {
@@ -229,18 +287,41 @@ byId("heat").addEventListener("keydown", event => {
   if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
   event.preventDefault();
   const started = state.row >= 0 && state.column >= 0; // the first key shows where one is
-  const move = (at, by, end) =>
-    Math.max(0, Math.min(end - 1, Math.max(at, 0) + (started ? by : 0)));
-  choose({ row: move(state.row, step[0], map.rows.length),
-    column: move(state.column, step[1], map.columns.length) });
+  const move = (shown, at, by) =>
+    shown[between(0, Math.max(shown.indexOf(at), 0) + (started ? by : 0), shown.length - 1)];
+  choose({ row: move(rows, state.row, step[0]), column: move(columns, state.column, step[1]) });
 });
+const at = (position, start, size) => Math.floor((position - start) / size);
 byId("heat").addEventListener("click", event => {
-  const at = (position, size) => Math.floor((position - margin()) / size);
-  const [wide, high] = cell(), row = at(event.offsetY, high), column = at(event.offsetX, wide);
-  if (row >= 0 && column >= 0 && row < map.rows.length && column < map.columns.length)
-    choose({ row, column });
+  const [wide, high] = cell();
+  const row = rows[at(event.offsetY, margin(), high)];
+  const column = columns[at(event.offsetX, margin(), wide)];
+  if (row !== undefined && column !== undefined) choose({ row, column });
 });
+const lineAt = event => rows[at(event.offsetY, lineTop(), lineStep())] ?? -1;
+byId("lines").addEventListener("click", event => {
+  const row = lineAt(event);
+  choose({ row: row === state.row ? -1 : row, column: -1 });
+});
+byId("lines").addEventListener("mousemove", event => light(lineAt(event)));
+byId("lines").addEventListener("mouseleave", () => light(-1));
+function light(row) {
+  if (row === lit) return;
+  lit = row;
+  drawLines();
+}
+byId("picture").addEventListener("click", event => {
+  const [width, height] = patchSize(), [down, across] = map.grid;
+  const patch = at(event.offsetY, 0, height / down) * across + at(event.offsetX, 0, width / across);
+  choose({ row: map.rows.length - down * across + patch, column: -1 });
+});
+byId("thumbs").addEventListener("click", event => {
+  const side = between(12, 440 / map.weights[0].length, 48);
+  choose({ layer: at(event.offsetY, 0, side), heads: [at(event.offsetX, 0, side)] });
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose({}));
+addEventListener("resize", () => choose({}));
 
 document.title = byId("title").textContent = data.title;
-fill("map", data.maps.map(({ name }) => name));
+fill("map", data.maps.map(({ name }) => name), [...data.maps.keys()]);
 choose({ map: 0 });

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,43 +12,67 @@ from jaxtyping import Float, UInt8
 from transformer_lab.viewing.capture import Map, Maps
 
 HERE = Path(__file__).parent
-FINE = 2**23  # up to so many weights take 16 bits, more take 8: a page stays below 100 MB
+FINE = 2**23  # up to so many weights take 16 bits, more take 8
+MOST = 3_500_000  # compressed bytes of all weights: with them a page stays below 5 MB
+LEVELS = (255, 63, 31, 15, 7, 3)  # of 8 bits, tried in turn until the weights fit
+THUMB = 32  # sides of a thumbnail, in pixels
 
 
 def page(maps: Maps, title: str) -> str:
     """The HTML text of a page with these maps.
 
-    Weights are exact to 1/65,535 of the greatest in their row (1/255 if there are many). Tokens are
-    stored as JSON without a "<", so that none of them can end the script.
+    Weights are exact to half a level of the greatest in their row; there are 65,535 levels, or 255
+    for more than 8 million weights, or fewer where a page would exceed 5 MB. Tokens are stored as
+    JSON without a "<", so that none of them can end the script.
     """
     fine = sum(found.weights.size for found in maps.values()) <= FINE
-    kinds = [{"name": name, **_values(found, fine)} for name, found in maps.items()]
+    for levels in (2**16 - 1, *LEVELS) if fine else LEVELS:
+        kinds = [{"name": name, **_values(found, levels)} for name, found in maps.items()]
+        if sum(len(head) for kind in kinds for layer in kind["weights"] for head in layer) < (
+            MOST * 4 / 3
+        ):
+            break
     data = json.dumps({"title": title, "maps": kinds}).replace("<", "\\u003c")
-    html, script = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "js"))
-    before, after = html.replace("{{script}}", script).split("{{data}}")
+    names = "page.html", "page_data.js", "page.js"
+    html, *scripts = ((HERE / name).read_text(encoding="utf-8") for name in names)
+    before, after = html.replace("{{script}}", "".join(scripts)).split("{{data}}")
     return before + data + after
 
 
 def quantize(
-    weights: Float[np.ndarray, "*n t s"], bits: int
+    weights: Float[np.ndarray, "*n t s"], levels: int
 ) -> tuple[np.ndarray, Float[np.ndarray, "*n t"]]:
-    """Weights as whole numbers 0 .. 2^bits - 1, of which the greatest stands for each row's largest
+    """Weights as whole numbers 0 .. `levels`, of which the greatest stands for each row's largest
     weight, and those largest weights."""
     largest = weights.max(axis=-1).astype("<f4")
-    top = 2**bits - 1
     shares = weights / np.maximum(largest, np.finfo(np.float32).tiny)[..., None]
-    return np.rint(shares * top).astype(f"<u{bits // 8}"), largest
+    return np.rint(shares * levels).astype("<u2" if levels > 255 else "<u1"), largest
 
 
-def _values(found: Map, fine: bool) -> dict:
-    numbers, largest = quantize(found.weights, 16 if fine else 8)
-    encode = lambda heads: [[_base64(head.tobytes()) for head in layer] for layer in heads]  # noqa: E731
+def thumbnails(weights: Float[np.ndarray, "layers heads t s"]) -> np.ndarray:
+    """A picture of at most 32 x 32 of each head: the largest weight of each part, as 0 .. 255."""
+    small = weights
+    for axis in (2, 3):
+        size = small.shape[axis]
+        starts = np.unique(np.arange(min(THUMB, size)) * size // min(THUMB, size))
+        small = np.maximum.reduceat(small, starts, axis=axis)
+    peak = np.maximum(small.max(axis=(2, 3), keepdims=True), np.finfo(np.float32).tiny)
+    return np.rint(255 * small / peak).astype(np.uint8)
+
+
+def _values(found: Map, levels: int) -> dict:
+    numbers, largest = quantize(found.weights, levels)
+    encode = lambda heads: [[_packed(head) for head in layer] for layer in heads]  # noqa: E731
+    small = thumbnails(found.weights)
     return {
         "rows": found.rows,
         "columns": found.columns,
         "bytes": numbers.itemsize,
+        "levels": levels,
         "weights": encode(numbers),
         "largest": encode(largest),
+        "thumbnails": _packed(small),
+        "small": small.shape[2:],
         "grid": found.grid,
         "seconds": found.seconds,
         "picture": None if found.picture is None else _data_uri(found.picture),
@@ -60,6 +85,10 @@ def _data_uri(picture: UInt8[np.ndarray, "h w 3"]) -> str:
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG")
     return f"data:image/png;base64,{_base64(file.getvalue())}"
+
+
+def _packed(array: np.ndarray) -> str:
+    return _base64(zlib.compress(array.tobytes(), 6))
 
 
 def _base64(content: bytes) -> str:

@@ -45,7 +45,9 @@ class ImageConfig(SourceConfig):
     tfds_name: str = ""  # a set with the features "image" and "label"
     path_column: str = "path"  # of a table, by its header
     label_column: str = "label"  # the column of the class
-    size: tuple[int, ...] = ()  # (height, width); (): that of the first image
+    # (height, width) to which images are resized; (): the model's image_size for your own files
+    # (folders, table), and for other sources the size that their images have
+    size: tuple[int, ...] = ()
     channels: int = 0  # 1 grey, 3 colour; 0: as the set has them
     background: str = "white"  # behind what is transparent: a colour's name or #rrggbb
     validation_share: float = 0.1  # of each class; splits that the set has stay as they are

@@ -1,0 +1,87 @@
+"use strict";
+const byId = id => document.getElementById(id);
+const data = JSON.parse(byId("data").textContent);
+const STRONGEST = 20, MOST_LINES = 4000, INK = [8, 48, 107], PAPER = [255, 255, 255];
+const HUES = [[18, 97, 166], [199, 91, 18], [26, 127, 55], [130, 80, 223], [191, 57, 137],
+  [154, 103, 0], [0, 134, 140], [207, 34, 46]];
+const SPECIAL = /^(\[[A-Z]+\]|<\/?[\w|]+>)$/, END = /^(\[SEP\]|<\/s>)$/;
+const MOST_ROLLED = 300; // tokens up to which attention is rolled out over layers
+// Of the heads one is shown, several in colours, or (number "mean") the mean of all; `part` is from
+// which sentence to which.
+const state = { map: 0, layer: 0, heads: [0], row: -1, column: -1, part: "", hide: false, zoom: 1 };
+const decoded = new Map();
+let map, weights, several, peak; // of what is chosen; peak: its largest weight
+let rows, columns; // numbers of the tokens that are shown
+let lit = -1; // the row under the pointer
+let image = null, drawing = 0;
+
+// Weights. A head is unpacked when it is first shown.
+
+const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
+
+async function unpacked(text) {
+  const stream = new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+async function oneHead(layer, h) {
+  const key = `${state.map} ${layer} ${h}`;
+  if (decoded.has(key)) return decoded.get(key);
+  const width = map.columns.length, raw = await unpacked(map.weights[layer][h]);
+  const numbers = map.bytes === 2 ? new Uint16Array(raw) : new Uint8Array(raw);
+  const largest = new Float32Array(await unpacked(map.largest[layer][h]));
+  const found = new Float32Array(numbers.length);
+  for (let i = 0; i < numbers.length; i++)
+    found[i] = numbers[i] / map.levels * largest[Math.floor(i / width)];
+  if (decoded.size > 64) decoded.clear();
+  decoded.set(key, found);
+  return found;
+}
+
+async function meanOf(layer, heads) {
+  const all = await Promise.all(heads.map(h => oneHead(layer, h)));
+  return all.length === 1 ? all[0] : all[0].map((_, i) => {
+    let sum = 0;
+    for (const head of all) sum += head[i];
+    return sum / all.length;
+  });
+}
+
+async function rollout() { // the product of all layers' (mean + 1) / 2 (Abnar 2020)
+  const n = map.rows.length, every = map.weights[0].map((_, h) => h);
+  let product = null;
+  for (let layer = 0; layer < map.weights.length; layer++) {
+    const one = (await meanOf(layer, every)).map((w, i) => w / 2 + (i % (n + 1) ? 0 : .5));
+    const next = new Float32Array(n * n);
+    if (product) for (let i = 0; i < n; i++) for (let k = 0; k < n; k++) {
+      const w = one[i * n + k];
+      if (w) for (let j = 0; j < n; j++) next[i * n + j] += w * product[k * n + j];
+    }
+    product = product ? next : one;
+  }
+  return product;
+}
+
+const isRollout = () => state.layer === map.weights.length;
+const heads = () => state.heads[0] === "mean" ? map.weights[0].map((_, h) => h) : state.heads;
+
+async function load() {
+  const chosen = heads();
+  weights = isRollout() ? await rollout() : await meanOf(state.layer, chosen);
+  several = !isRollout() && state.heads.length > 1
+    ? await Promise.all(chosen.map(h => oneHead(state.layer, h))) : null;
+}
+
+function links(most) { // the strongest [row, column, weight] of what is shown
+  const width = map.columns.length, found = [], from = lit >= 0 ? lit : state.row;
+  for (const row of rows) if (from < 0 || row === from)
+    for (const column of columns) {
+      const w = weights[row * width + column];
+      if (w > 0) found.push([row, column, w]);
+    }
+  if (found.length > 4 * most) {
+    const least = Float32Array.from(found, link => link[2]).sort()[found.length - most];
+    return found.filter(link => link[2] >= least).sort((a, b) => b[2] - a[2]).slice(0, most);
+  }
+  return found.sort((a, b) => b[2] - a[2]).slice(0, most);
+}
