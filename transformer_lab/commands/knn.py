@@ -16,7 +16,7 @@ from rich.table import Table
 from transformer_lab import cli
 from transformer_lab.errors import LabError, known
 from transformer_lab.tasks.language_modeling import LanguageModeling
-from transformer_lab.tasks.nearest_tokens import Reader, mixed_bits, perplexity
+from transformer_lab.tasks.nearest_tokens import Reader, mixed_bits
 from transformer_lab.training.writers import log
 
 
@@ -47,6 +47,6 @@ def main(_: list[str]) -> None:
     heads = (f"bits per byte at temperature {t:g}" for t in temperatures)
     table = Table("weight", *heads, "perplexity at the best")
     for weight, row in zip(weights, bits.T, strict=True):
-        best = f"{perplexity(row.min(), test):.2f}"
-        table.add_row(f"{weight:g}", *(f"{value:.4f}" for value in row), best)
+        best = 2 ** (row.min() * test.bytes / len(test.tokens))
+        table.add_row(f"{weight:g}", *(f"{value:.4f}" for value in row), f"{best:.2f}")
     Console().print(table)
