@@ -20,9 +20,9 @@ def get_config(arg: str = "vectors,en-en"):
     scoring, _, chosen = arg.partition(",")
     known("configs/retrieve_help.py:", scoring, SCORINGS)
     config = default_config(model="encoder", task="retrieval")
-    config.steps = 100
-    config.eval_every = 100
-    config.save_every = 20
+    config.steps = 50
+    config.eval_every = 50
+    config.save_every = 10
     config.keep = 1
     config.model_from_init = True
     config.model.update(dropout=0.0, attention_dropout=0.0)
@@ -31,11 +31,11 @@ def get_config(arg: str = "vectors,en-en"):
     else:
         config.data.languages = chosen or "en-en"
     config.task.scoring = scoring
-    config.batch.update(tokens_per_batch=3456, buckets=1, max_length=64)
+    config.batch.update(tokens_per_batch=2784, buckets=1, max_length=48)
     config.optimizer.update(
         learning_rate=1e-4,
         schedule="linear",
-        warmup_steps=20,
+        warmup_steps=10,
         weight_decay=0.01,
         clip_norm=1.0,
     )

@@ -30,10 +30,7 @@ def main(_: list[str]) -> None:
     args = flags.FLAGS
     if not args.folder or not args.target:
         raise LabError("give --folder=DIR and --target=FILE.npz")
-    folder = Path(args.folder).expanduser()
-    if not folder.is_dir():
-        raise LabError(f"--folder={args.folder}: no such folder")
-    index = of_folder(folder, args.source)
+    index = of_folder(Path(args.folder).expanduser(), args.source)
     index.save(Path(args.target))
     log(f"{len(index.passages):,} passages of {args.folder}: {args.target}")
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from transformer_lab import cli
 from transformer_lab.errors import LabError, known
 from transformer_lab.tasks.language_modeling import LanguageModeling
-from transformer_lab.tasks.nearest_tokens import Reader, mixed_bits, perplexity
+from transformer_lab.tasks.nearest_tokens import Reader, mixed_bits
 from transformer_lab.training.writers import log
 
 
@@ -26,16 +26,17 @@ def define() -> None:
     flags.DEFINE_integer("tokens", 0, "Tokens of the datastore, at least (0: all).", lower_bound=0)
     flags.DEFINE_integer("scored", 0, "Tokens that are scored, at least (0: all).", lower_bound=0)
     flags.DEFINE_integer("neighbours", 64, "States that are looked up.", lower_bound=1)
-    flags.DEFINE_list("weights", ["0", "0.05", "0.1", "0.2", "0.3", "0.5"], "Of the datastore.")
-    flags.DEFINE_list("temperatures", ["1", "3", "10", "30"], "Of the distances.")
+    shares = [0.0, 0.05, 0.1, 0.2, 0.3, 0.5]
+    text = "Of the datastore; give the flag several times."
+    flags.DEFINE_multi_float("weight", shares, text, lower_bound=0, upper_bound=0.999)
+    text = "Of the distances; give the flag several times."
+    flags.DEFINE_multi_float("temperature", [1.0, 3.0, 10.0, 30.0], text, lower_bound=1e-3)
 
 
 def main(_: list[str]) -> None:
     args = flags.FLAGS
     known("--split=", args.split, ("validation", "test"))
-    weights, temperatures = (_numbers(name) for name in ("weights", "temperatures"))
-    if max(weights) >= 1 or min(temperatures) == 0:
-        raise LabError("--weights are from 0 to below 1, --temperatures above 0")
+    weights, temperatures = args.weight, args.temperature
     trainer, params = cli.open_run()
     if not isinstance(trainer.task, LanguageModeling):
         raise LabError(f"{args.workdir} is no run of a language model, which this command needs")
@@ -46,17 +47,6 @@ def main(_: list[str]) -> None:
     heads = (f"bits per byte at temperature {t:g}" for t in temperatures)
     table = Table("weight", *heads, "perplexity at the best")
     for weight, row in zip(weights, bits.T, strict=True):
-        best = f"{perplexity(row.min(), test):.2f}"
-        table.add_row(f"{weight:g}", *(f"{value:.4f}" for value in row), best)
+        best = 2 ** (row.min() * test.bytes / len(test.tokens))
+        table.add_row(f"{weight:g}", *(f"{value:.4f}" for value in row), f"{best:.2f}")
     Console().print(table)
-
-
-def _numbers(name: str) -> list[float]:
-    """The values of a flag that is a list of numbers from 0 on."""
-    try:
-        values = [float(value) for value in getattr(flags.FLAGS, name)]
-    except ValueError as error:
-        raise LabError(f"--{name}: {error}") from error
-    if not values or min(values) < 0:
-        raise LabError(f"--{name} needs numbers from 0 on, with commas between")
-    return values

@@ -13,14 +13,13 @@ def nearest(
     keys: Float[np.ndarray, "n d"],
     count: int,
     squared: bool = False,
-    by_faiss: bool | None = None,
 ) -> tuple[Float[np.ndarray, "q k"], Int[np.ndarray, "q k"]]:
     """The `count` keys with the largest product with each query, best first, as (products,
     numbers); with `squared` those of the smallest squared Euclidean distance, as (distances,
-    numbers). Fewer keys give fewer columns. `by_faiss` None: where the package is installed."""
+    numbers). Fewer keys give fewer columns."""
     queries, keys = (np.ascontiguousarray(x, np.float32) for x in (queries, keys))
     count = min(count, len(keys))
-    if importlib.util.find_spec("faiss") if by_faiss is None else by_faiss:
+    if importlib.util.find_spec("faiss"):
         import faiss
 
         metric = faiss.METRIC_L2 if squared else faiss.METRIC_INNER_PRODUCT

@@ -40,18 +40,17 @@ def read_folder(folder: Path) -> list[Passage]:
 
 
 def _passages(file: Path):
-    first, kept, words, ended = 1, [], 0, False
+    first, kept, size, blank = 1, [], 0, False
     for number, (_, line) in enumerate(lines(file), 1):
-        if not line.strip():
-            ended = words >= WORDS
-            continue
-        if kept and (ended or words >= 2 * WORDS):  # a paragraph too long is cut at a line's end
+        # A paragraph that is too long is cut at the end of a line.
+        if kept and line.strip() and (size >= WORDS if blank else size >= 2 * WORDS):
             yield Passage(str(file), first, " ".join(kept))
-            kept, words = [], 0
-        if not kept:
-            first, ended = number, False
-        kept.append(line.strip())
-        words += len(line.split())
+            kept, size = [], 0
+        blank = not line.strip()
+        if not blank:
+            first = first if kept else number
+            kept.append(line.strip())
+            size += len(line.split())
     if kept:
         yield Passage(str(file), first, " ".join(kept))
 

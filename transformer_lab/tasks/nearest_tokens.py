@@ -3,7 +3,6 @@
 A datastore holds, for each token of some texts, the model's state before it, and the token. The
 tokens at the nearest states give a second distribution, with which the model's own is mixed."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,8 +85,3 @@ def mixed_bits(
         near = (closeness * right).sum(axis=1) / closeness.sum(axis=1)
         rows.append([-np.log2(w * near + (1 - w) * own).sum() for w in weights])
     return np.array(rows) / max(test.bytes, 1)
-
-
-def perplexity(bits: float, test: Places) -> float:
-    """The perplexity by token that belongs to bits per byte of the tested text."""
-    return math.exp(bits * math.log(2) * test.bytes / len(test.tokens))

@@ -14,38 +14,34 @@ from transformer_lab.data.bm25 import BM25
 from transformer_lab.data.searches import Search, SearchesConfig, load_searches
 from transformer_lab.errors import at_least, known
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum
-from transformer_lab.ops.pooling import POOLINGS, normalize
+from transformer_lab.ops.pooling import normalize
 from transformer_lab.ops.retrieval import max_similarity
 from transformer_lab.tasks.base import Batch, Joint, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
 from transformer_lab.tasks.encoder_task import TEXTS, ragged
 from transformer_lab.tasks.scores import ranking
-from transformer_lab.tasks.sentence_embedding import SentenceEmbedding
+from transformer_lab.tasks.sentence_embedding import SentenceEmbedding, SentenceEmbeddingConfig
 
 SCORINGS = ("vectors", "tokens", "cross")
 Ranks = Float[np.ndarray, "queries documents"]
 
 
 @dataclass(frozen=True)
-class RetrievalConfig:
+class RetrievalConfig(SentenceEmbeddingConfig):
     """Settings of retrieval, the config section `task`."""
 
     # vectors: the cosine of one vector each (Karpukhin 2020); tokens: late interaction (Khattab
     # 2020); cross: the encoder reads query and document together (Nogueira 2019)
     scoring: str = "vectors"
-    pooling: str = "mean"  # mean | cls | max, of scoring = "vectors"
-    scale: float = 20.0  # factor of the cosines in the loss
     # A wrong document for each query is drawn from so many that BM25 ranks first; 0: from all
     hard: int = 30
     negatives: int = 1  # examples of each query and its document, each with another wrong one
     candidates: int = 20  # documents that cross ranks anew: BM25's first ones
     samples: int = 8  # queries shown at the end, with the documents found
 
-    normalize = True  # vectors have length 1
-
     def __post_init__(self):
+        super().__post_init__()
         known("task.scoring = ", self.scoring, SCORINGS)
-        known("task.pooling = ", self.pooling, POOLINGS)
         at_least(self, "task", 0, "hard", "samples")
         at_least(self, "task", 1, "negatives", "candidates")
 
@@ -247,9 +243,7 @@ class Retrieval(SentenceEmbedding):
 def ranks_of(scores: Ranks) -> Ranks:
     """The rank of each document for each query, from 1 on; of equal scores the first is better."""
     order = np.argsort(-scores, axis=1, kind="stable")
-    ranks = np.empty_like(scores)
-    np.put_along_axis(ranks, order, np.arange(1, scores.shape[1] + 1, dtype=ranks.dtype)[None], 1)
-    return ranks
+    return np.argsort(order, axis=1).astype(np.float32) + 1
 
 
 build = Retrieval

@@ -44,7 +44,8 @@ from transformer_lab.training.writers import log, make_workdir
 
 CONFIG = "config.json"
 START = "start"  # the parameters of step 0, of a task that needs them later on
-WEIGHS = r"(model|tokenizer|adapt)\."  # settings that decide what a checkpoint's weights mean
+# Settings that decide what a checkpoint's weights mean; how far a token looks back does not.
+WEIGHS = r"(model\.(?!(segment|memory)$)|tokenizer\.|adapt\.)"
 
 
 def run(
