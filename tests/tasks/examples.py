@@ -152,6 +152,10 @@ MAKES = {"model.image_size": (2, 2), "model.channels": 1, "model.patch_size": (1
          "model.max_length": 2, "tokenizer.kind": "word", "batch.rows": 2}  # fmt: skip
 PREDICTS = {key: MAKES[key] for key in MAKES if "size" in key or "chan" in key} | {
     "batch.rows": 2, "model.codes": 3}  # fmt: skip
+CODES = {f"model.{part}.{key[6:]}": value for key, value in MODEL.items()
+         for part in ("image", "text")}  # fmt: skip
+CODES |= {key.replace("model.", "model.image."): PREDICTS[key] for key in PREDICTS}
+CODES |= {"model.text.max_length": 6, "tokenizer.kind": "word"}
 LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
 GREY = {"model.max_length": 8, "task.shrink": 1, "task.levels": 4}
 PIECES = {"tokenizer.kind": "wordpiece"}
@@ -167,7 +171,7 @@ RECALL = {"data.length": 6, "data.pairs": 1, "data.vocabulary": 8, "data.train_s
 MIXTURE = {"data.tasks": ("translate",), "data.pairs_source": "reverse", "data.held_out": 2,
            "batch.max_length": 16, "batch.tokens_per_batch": 64}  # fmt: skip
 
-PICTURES = ("diffusion", "image_prediction")  # tasks that make images
+PICTURES = ("diffusion", "image_prediction", "picture_codes")  # tasks that make images
 
 # Of each task: the kind of its model, the name of its data in `DATA`, and its other settings.
 TASKS = {
@@ -189,6 +193,7 @@ TASKS = {
     "detection": ("detr", FINDS),
     "diffusion": ("dit", MAKES),
     "image_prediction": ("vqvae", PREDICTS),
+    "picture_codes": ("picture_codes", CODES),
     "ctc": ("conformer", BATCH, TEXT, FRAMES),
     "word_vectors": ("word_vectors", WINDOWS),
 }
@@ -204,7 +209,7 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         }
         return towers_config(write_emoji(folder), data__validation_share=0.125, **small, **changes)
     kind, *settings = TASKS[task]
-    values = {} if kind == "word_vectors" else dict(MODEL)
+    values = {} if kind in ("word_vectors", "picture_codes") else dict(MODEL)
     if task in ("parentheses", "text_to_text", "sequence_targets"):
         config = default_config(model=kind, task=task)
         values |= {"data.split_seed" if "split_seed" in config.data else "data.seed": int(changed)}

@@ -86,7 +86,7 @@ class DiT(Model):
         tokens: Int[Array, "b t"],
         mask: Bool[Array, "b t"],
         dropout_key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "b h w c"]:
+    ) -> Float[Array, "b height width c"]:
         """The prediction for each pixel, in float32; 0 everywhere before training. A text without
         a real token (`mask`) is no condition."""
         cfg = self.config

@@ -54,7 +54,9 @@ def separated(process: str, noisy: Images, found: Images, times: Times) -> tuple
     return (noisy - level * found) / signal, found
 
 
-def guided(conditional: Images, unconditional: Images, scale: float) -> Images:
+def guided(
+    conditional: Float[Array, "*b"], unconditional: Float[Array, "*b"], scale: float
+) -> Float[Array, "*b"]:
     """The prediction extrapolated away from the one without a condition (Ho 2022, eq. 6, whose w is
     scale - 1). The scale 1 gives the conditional prediction, 0 the unconditional one."""
     return unconditional + scale * (conditional - unconditional)

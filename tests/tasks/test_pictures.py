@@ -1,0 +1,78 @@
+"""Tasks that make pictures: what is drawn depends on seed, text and guidance alone."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tasks.examples import config_of
+from tests.tiny import draw, make_trainer
+from transformer_lab.errors import LabError
+from transformer_lab.ops import diffusion
+
+KINDS = {
+    "flow": ("diffusion", {"decode.steps": 3}),
+    "ddpm": ("diffusion", {"decode.steps": 3, "task.process": "ddpm", "model.text_layers": 1}),
+    "order": ("picture_codes", {}),
+    "parallel": ("picture_codes", {"model.text.mask": "prefix", "decode.steps": 2}),
+}
+
+
+SIZES = {"diffusion": 0.15, "picture_codes": 0.5}  # of parameters, so that no pixel is at a bound
+SLOW = ("ddpm", "order")
+
+
+def built(kind, folder, **more):
+    task, changes = KINDS[kind]
+    config = config_of(task, folder)
+    config.update_from_flattened_dict(changes | {"decode.rows": 4} | more)
+    trainer = make_trainer(config, 1)
+    inputs = trainer.task.family.example_inputs()
+    return (
+        trainer.task,
+        draw(trainer.task.model, *inputs, size=SIZES[task])["params"],
+        trainer.place,
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS]
+)
+def test_pictures_follow_from_seed_text_and_guidance(kind, tmp_path):
+    task, params, place = built(kind, tmp_path)
+    first = task.draw(params, ["a", "b", ""], 2, 0, place)
+    assert first.shape == (3, 2, 2, 2, 1) and first.dtype == np.uint8
+    np.testing.assert_array_equal(first, task.draw(params, ["a", "b", ""], 2, 0, place))
+    np.testing.assert_array_equal(first[:1], task.draw(params, ["a"], 2, 0, place))
+    assert (task.draw(params, ["a", "b", ""], 2, 1, place) != first).any()
+    with pytest.raises(LabError, match='no class of the training images: "cat" is unknown'):
+        task.draw(params, ["cat"], 1, 0, place)
+    more = built(kind, tmp_path, **{"decode.guidance": 30.0})[0]
+    guided = more.draw(params, ["a", "b", ""], 2, 0, place)
+    np.testing.assert_array_equal(guided[2], first[2])  # nothing guides without a text
+    assert (guided[:2] != first[:2]).any()
+
+
+def test_a_flow_is_drawn_by_the_conditional_model_alone_where_guidance_is_one(tmp_path):
+    task, params, place = built("flow", tmp_path, **{"decode.guidance": 1.0})
+    found = task.draw(params, ["b"], 4, 7, place)[0]
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(7)))(jnp.arange(4))
+    noise = jax.vmap(lambda key: jax.random.normal(key, (2, 2, 1)))(keys)
+    tokens = jnp.array([[*task.tokenizer.encode("b"), 0]] * 4)
+    predict = lambda x, t: task.model.apply({"params": params}, x, t, tokens, tokens > 0)  # noqa: E731
+    wanted = diffusion.sample("flow", predict, noise, 3)
+    np.testing.assert_allclose(found, (np.clip(wanted, -1, 1) + 1) * 127.5, atol=0.51)
+
+
+@pytest.mark.parametrize("kind", ["flow", "parallel"])
+def test_training_tells_some_images_no_text_and_an_evaluation_tells_all(kind, tmp_path):
+    task, params, place = built(kind, tmp_path, **{"task.drop": 0.5})
+    batch = place(next(iter(task.eval_batches("test"))))
+    many = {name: jnp.repeat(x, 400, axis=0) for name, x in batch.items()}
+    seen = task.kept(many, jax.random.key(0))
+    assert 0.4 < seen[:, 0].mean() < 0.6 and not seen[:, 1].any()
+    assert task.kept(many, None)[:, 0].all()
+    loss = jax.jit(task.loss)
+    assert len({float(loss(params, batch, jax.random.key(i))["loss"][0]) for i in (0, 0, 1)}) == 2
