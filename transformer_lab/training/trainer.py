@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from transformer_lab import models
 from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task
-from transformer_lab.terminal import waited
+from transformer_lab.terminal import Waiting
 from transformer_lab.training.adapting import assemble
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import batch_sharding, placer, shardings
@@ -136,13 +136,14 @@ class Trainer:
     def evaluate(self, params: Params, split: str) -> dict[str, float]:
         """The metrics over all examples of a split, summed and divided once; "loss" in nats."""
         sums: dict[str, np.ndarray] = {}
-        results = [
-            self.eval_step(params, self.place(batch))
-            for batch in waited(f"scores batches of {split}", self.task.eval_batches(split))
-        ]
-        for pairs in results:
-            for name, pair in pairs.items():
-                sums[name] = sums.get(name, 0.0) + np.asarray(pair, np.float64)
+        with Waiting(f"scores batches of {split}") as waiting:
+            batches = self.task.eval_batches(split)
+            results = [self.eval_step(params, self.place(batch)) for batch in batches]
+            waiting.total = len(results)
+            for pairs in results:  # which are computed only now
+                for name, pair in pairs.items():
+                    sums[name] = sums.get(name, 0.0) + np.asarray(pair, np.float64)
+                waiting.done += 1
         values = {name: float(total / weight) for name, (total, weight) in sums.items() if weight}
         if "nll" in values:
             values["perplexity"] = math.exp(min(values.pop("nll"), 700.0))
