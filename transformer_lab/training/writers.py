@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from transformer_lab import terminal
 from transformer_lab.errors import LabError, check_file, fits
-from transformer_lab.terminal import SELDOM, Waiting
+from transformer_lab.terminal import Waiting
 from transformer_lab.training.peers import joined
 from transformer_lab.training.places import place, remote, write_atomically
 from transformer_lab.training.sinks import open_sinks
@@ -166,7 +167,7 @@ class ProgressLine:
         if self.interactive:
             rate = (step - self.start) / max(time.monotonic() - self.began, 1e-9)
             self._bar.update(self._task, completed=step, text=f"loss {loss:.4g}  {rate:.3g}/s")
-        elif text is not None or time.monotonic() - self._said > SELDOM:
+        elif text is not None or time.monotonic() - self._said > terminal.SELDOM:
             self._said = time.monotonic()
             log(f"step {step}/{self.total}  {text or f'loss {loss:.4f} '}  left {self._left(step)}")
 

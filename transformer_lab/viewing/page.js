@@ -27,7 +27,15 @@ const square = () => between(1, 640 / longest(), 24) * state.zoom;
 // Width and height of a weight; under a spectrogram columns are narrow, and rows have names.
 const cell = () => map.seconds
   ? [between(1, 900 / columns.length, 8) * state.zoom, 20] : [square(), square()];
-const margin = () => map.seconds || square() > 9 ? (innerWidth < 600 ? 80 : 150) : 0;
+let margin = 0; // room for labels: as much as the longest needs, if they can be read at all
+function measure() {
+  const context = byId("heat").getContext("2d"), most = innerWidth < 600 ? 80 : 150;
+  context.font = "13px system-ui, sans-serif";
+  const wide = text => context.measureText(fit(text, letters())).width;
+  const every = [...rows.map(i => map.rows[i]), ...columns.map(i => map.columns[i])];
+  margin = map.seconds ? most : square() <= 9 ? 0
+    : Math.min(most, 10 + Math.ceil(Math.max(0, ...every.map(wide))));
+}
 const letters = () => innerWidth < 600 ? 9 : 18;
 
 function picture() { // once it is loaded
@@ -47,8 +55,11 @@ function drawSound(context, edge, width) { // above the columns, with the second
     context.fillText(`${second} s`, edge + second / map.seconds * width, edge - 8);
 }
 
+const SHADES = Array.from({ length: 256 }, (_, n) =>
+  INK.map((c, i) => PAPER[i] + (c - PAPER[i]) * n / 255));
+
 function ink(at) { // the colour of a weight, of several heads their mixture
-  if (!several) return INK.map((c, i) => PAPER[i] + (c - PAPER[i]) * (peak ? weights[at] / peak : 0));
+  if (!several) return SHADES[peak ? Math.round(255 * weights[at] / peak) : 0];
   const found = [...PAPER];
   several.forEach((head, n) => {
     const share = peak ? head[at] / peak : 0, hue = HUES[heads()[n] % HUES.length];
@@ -57,12 +68,19 @@ function ink(at) { // the colour of a weight, of several heads their mixture
   return found;
 }
 
+function put(pixels, n, [red, green, blue]) {
+  pixels.data[4 * n] = red;
+  pixels.data[4 * n + 1] = green;
+  pixels.data[4 * n + 2] = blue;
+  pixels.data[4 * n + 3] = 255;
+}
+
 function drawHeat() {
-  const [wide, size] = cell(), edge = margin(), width = map.columns.length;
+  const [wide, size] = cell(), edge = margin, width = map.columns.length;
   const context = canvas("heat", edge + columns.length * wide, edge + rows.length * size);
   const pixels = new ImageData(columns.length || 1, rows.length || 1);
   rows.forEach((row, i) => columns.forEach((column, j) =>
-    pixels.data.set([...ink(row * width + column), 255], 4 * (i * columns.length + j))));
+    put(pixels, i * columns.length + j, ink(row * width + column))));
   const small = document.createElement("canvas");
   small.width = pixels.width;
   small.height = pixels.height;
@@ -91,14 +109,14 @@ function drawHeat() {
 }
 
 const lineStep = () => Math.max(square(), longest() > 64 ? 12 : 20);
-const lineTop = () => lineStep() === square() ? margin() : 0; // then its rows are beside the map's
+const lineTop = () => lineStep() === square() ? margin : 0; // then its rows are beside the map's
 
 function drawLines() {
   byId("lines-figure").hidden = !!map.seconds; // thousands of frames in one column show nothing
   if (map.seconds) return;
   const step = lineStep(), top = lineTop(), small = innerWidth < 600;
-  const x = small ? [85, 205] : [150, 350], y = at => top + (at + .5) * step;
-  const context = canvas("lines", small ? 290 : 500, top + longest() * step);
+  const edge = margin || 150, x = small ? [85, 205] : [edge, edge + 200], y = at => top + (at + .5) * step;
+  const context = canvas("lines", small ? 290 : 2 * edge + 200, top + longest() * step);
   const shown = links(MOST_LINES), width = map.columns.length;
   const place = new Map(rows.map((t, i) => [t, i])), end = new Map(columns.map((t, i) => [t, i]));
   context.font = `${Math.min(13, step)}px system-ui, sans-serif`;
@@ -152,17 +170,14 @@ function drawPicture() {
 
 async function drawThumbs() { // every head, small, unpacked once for a map
   const side = between(12, 440 / map.weights[0].length, 48), [high, wide] = map.small;
-  const raw = new Uint8Array(await unpacked(map.thumbnails));
+  map.raw ??= new Uint8Array(await unpacked(map.thumbnails));
   const context = canvas("thumbs", side * map.weights[0].length, side * map.weights.length);
   const small = document.createElement("canvas");
   small.width = wide;
   small.height = high;
   map.weights.forEach((layer, l) => layer.forEach((_, h) => {
     const pixels = new ImageData(wide, high), start = (l * layer.length + h) * wide * high;
-    for (let i = 0; i < wide * high; i++) {
-      const share = raw[start + i] / 255;
-      pixels.data.set([...INK.map((c, k) => PAPER[k] + (c - PAPER[k]) * share), 255], 4 * i);
-    }
+    for (let i = 0; i < wide * high; i++) put(pixels, i, SHADES[map.raw[start + i]]);
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.drawImage(small, h * side, l * side, side - 2, side - 2);
     if (l === state.layer && heads().includes(h)) {
@@ -205,6 +220,7 @@ function fill(id, texts, values) {
     const option = document.createElement("option");
     option.value = values[i];
     option.textContent = text;
+    option.disabled = text === "several";
     return option;
   }));
 }
@@ -251,8 +267,8 @@ async function choose(changes) {
     const rolls = layers.length > 1 && map.rows.length === map.columns.length &&
       map.rows.length <= MOST_ROLLED;
     fill("layer", [...layers, ...rolls ? ["rollout"] : []], [...layers, layers.length]);
-    fill("head", [...map.weights[0].map((_, h) => h), "mean of all"],
-      [...map.weights[0].map((_, h) => h), "mean"]);
+    fill("head", [...map.weights[0].map((_, h) => h), "mean of all", "several"],
+      [...map.weights[0].map((_, h) => h), "mean", ""]);
     fill("row", ["all", ...map.rows.map((_, i) => named(map.rows, i))], [-1, ...map.rows.keys()]);
     fill("part", ["all", "A → A", "A → B", "B → A", "B → B"], ["", "AA", "AB", "BA", "BB"]);
     byId("part-field").hidden = !sentences();
@@ -267,6 +283,7 @@ async function choose(changes) {
   await load();
   if (mine !== drawing) return; // another choice came meanwhile
   const most = (a, head) => head.reduce((b, w) => Math.max(b, w), a);
+  measure();
   peak = several ? several.reduce(most, 0) : most(0, weights);
   for (const show of [chips, drawPicture, drawLines, drawHeat, list, tell]) show();
   await drawThumbs();
@@ -294,8 +311,8 @@ byId("heat").addEventListener("keydown", event => {
 const at = (position, start, size) => Math.floor((position - start) / size);
 byId("heat").addEventListener("click", event => {
   const [wide, high] = cell();
-  const row = rows[at(event.offsetY, margin(), high)];
-  const column = columns[at(event.offsetX, margin(), wide)];
+  const row = rows[at(event.offsetY, margin, high)];
+  const column = columns[at(event.offsetX, margin, wide)];
   if (row !== undefined && column !== undefined) choose({ row, column });
 });
 const lineAt = event => rows[at(event.offsetY, lineTop(), lineStep())] ?? -1;

@@ -73,15 +73,16 @@ async function load() {
 }
 
 function links(most) { // the strongest [row, column, weight] of what is shown
-  const width = map.columns.length, found = [], from = lit >= 0 ? lit : state.row;
-  for (const row of rows) if (from < 0 || row === from)
-    for (const column of columns) {
-      const w = weights[row * width + column];
-      if (w > 0) found.push([row, column, w]);
-    }
-  if (found.length > 4 * most) {
-    const least = Float32Array.from(found, link => link[2]).sort()[found.length - most];
-    return found.filter(link => link[2] >= least).sort((a, b) => b[2] - a[2]).slice(0, most);
-  }
+  const width = map.columns.length, from = lit >= 0 ? lit : state.row;
+  const some = rows.filter(row => from < 0 || row === from);
+  const values = new Float32Array(some.length * columns.length);
+  let n = 0, least = 0;
+  for (const row of some) for (const column of columns) values[n++] = weights[row * width + column];
+  if (n > most) least = Float32Array.from(values).sort()[n - most];
+  const found = [];
+  values.forEach((w, i) => {
+    if (w > 0 && w >= least)
+      found.push([some[Math.floor(i / columns.length)], columns[i % columns.length], w]);
+  });
   return found.sort((a, b) => b[2] - a[2]).slice(0, most);
 }
