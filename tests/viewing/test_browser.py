@@ -122,12 +122,14 @@ def test_a_click_and_the_darkest_cell_are_the_same_weight(tab, maps):
     i, j = np.unravel_index(found.weights[0, 0].argmax(), found.weights.shape[2:])
     colours = tab.evaluate(
         """([i, j]) => { const canvas = document.getElementById("heat");
-        const at = n => (150 + (n + .5) * 24) * canvas.width / parseFloat(canvas.style.width);
+        const at = n => (margin + (n + .5) * 24) * canvas.width / parseFloat(canvas.style.width);
         return [...canvas.getContext("2d").getImageData(at(j), at(i), 1, 1).data]; }""",
         [int(i), int(j)],
     )
     assert colours == [8, 48, 107, 255]
-    tab.click("#heat", position={"x": 150 + 24 * int(j) + 12, "y": 150 + 24 * int(i) + 12})
+    edge = tab.evaluate("margin")
+    assert 50 < edge <= 150  # as the labels need it
+    tab.click("#heat", position={"x": edge + 24 * int(j) + 12, "y": edge + 24 * int(i) + 12})
     settled(tab)
     assert f": {found.weights[0, 0].max():.4f} (" in tab.inner_text("#shown")
 
@@ -218,7 +220,7 @@ def test_several_heads_have_their_mean_in_the_table_and_a_mixed_colour_each(tab,
     for i, j in ((0, 0), (3, 2)):
         shares = found.weights[0, [0, 2], i, j] / peak
         want = 255 * np.prod(1 - shares[:, None] * (1 - hues / 255), axis=0)
-        at = [150 + 24 * j + 12, 150 + 24 * i + 12]
+        at = [tab.evaluate("margin") + 24 * n + 12 for n in (j, i)]
         assert tab.evaluate(colour, at)[:3] == pytest.approx(want.tolist(), abs=2.5)
 
 
