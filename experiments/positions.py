@@ -22,10 +22,11 @@ KINDS = (
 )  # fmt: skip
 DECIDING = ("none", "sinusoidal", "rope", "alibi")  # of three seeds: sentences rest on them
 LENGTHS = (128, 256, 512)
+SHORT = {"steps": 150, "eval_every": 150, "optimizer.warmup_steps": 15}
 
 
 def get_experiment(scale: str) -> Experiment:
-    """At scale cpu 300 steps, three seeds of the rows that decide; else 3 seeds of 50,000 on C4."""
+    """At scale cpu 150 steps, three seeds of the rows that decide; else 3 seeds of 50,000 on C4."""
     kinds = [_row(kind) for kind in KINDS]
     unscaled = Variation("sinusoidal_unscaled", {"config": f"{FILE}:sinusoidal"})
     decide = [row for row in kinds if row.row in DECIDING] + [unscaled]
@@ -36,7 +37,8 @@ def get_experiment(scale: str) -> Experiment:
         metric="bits_per_byte",
         columns=tuple(f"bits_per_byte_{n}" for n in LENGTHS[1:]),
         changes={"tensorboard": False}
-        | ({"steps": 300, "eval_every": 300} if scale == "cpu" else papers.C4 | {"steps": 50_000}),
+        | (SHORT if scale == "cpu" else papers.C4 | {"steps": 50_000}),
+        also=("bits_per_byte_512",),
         base=dict.fromkeys(KINDS, "none") | {"sinusoidal_unscaled": "sinusoidal"},
         plot=plot,
     )

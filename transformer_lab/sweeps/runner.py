@@ -60,7 +60,7 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
         )
     for run in runs:
         refuse_changes(run, workdir / run.name)
-    names = ("metric", "higher_is_better", "columns", "compares", "tuned", "doc")
+    names = ("metric", "higher_is_better", "columns", "compares", "also", "tuned", "doc")
     plan = told | {name: getattr(experiment, name) for name in names}
     plan["paper"] = experiment.paper.plan(experiment.paper_rows) if experiment.paper else {}
     plan["base"] = experiment.bases()
