@@ -4,8 +4,10 @@ for kind in none learned sinusoidal binary index index_scaled rope alibi t5 tran
     python -m transformer_lab train --config=configs/gpt_positions.py:$kind --workdir=runs/p/$kind
 done
 
-Press 2021, figure 1, asks the same question. `:learned+every` adds the vectors before each layer,
-`:rope+interleaved` pairs neighbours. The last lines of a run state bits per byte at each length.
+Press 2021, figure 1, asks the same question. Beside fixed vectors of size one (sinusoids, binary
+digits) token vectors are multiplied by the root of the width (Vaswani 2017, section 3.4).
+`:learned+every` adds the vectors before each layer, `:rope+interleaved` pairs neighbours. The last
+lines of a run state bits per byte at each length.
 """
 
 from transformer_lab.errors import known
@@ -31,6 +33,7 @@ def get_config(arg: str = "rope"):
         dropout=0.0,
         max_length=512,
         positions=kind,
+        embedding_scale=kind in ("sinusoidal", "binary"),
         positions_every_layer=switch == "every",
         rope_interleaved=switch == "interleaved",
     )

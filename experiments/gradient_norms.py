@@ -10,6 +10,10 @@ of the number of layers. `last`, `first` and their quotient `last_over_first` ar
 
 Scale cpu: width 128, 64 sequences of 32 random tokens, three seeds of depths 3 to 24; scale paper:
 width 512 and 6 to 96 layers.
+
+2026-11-29, about 9 minutes of one core (AMD EPYC), from 3 to 24 layers: at the last layer 0.394 to
+0.417 with the norm last, 0.178 to 0.076 with the norm first, and 0.074 to 0.026 at all layers alike
+with DeepNorm, by the root of the depth.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
-from transformer_lab.sweeps.variations import Variation, chain, seeds
+from transformer_lab.sweeps.variations import Variation, chain, seeds, vary
 
 FILE = "configs/gpt_positions.py"
 KINDS = (
@@ -22,12 +22,14 @@ KINDS = (
 )  # fmt: skip
 DECIDING = ("none", "sinusoidal", "rope", "alibi")  # of three seeds: sentences rest on them
 LENGTHS = (128, 256, 512)
+SHORT = {"steps": 150, "eval_every": 150, "optimizer.warmup_steps": 15}
 
 
 def get_experiment(scale: str) -> Experiment:
-    """At scale cpu 300 steps, three seeds of the rows that decide; else 3 seeds of 50,000 on C4."""
-    kinds = [_row(kind) for kind in KINDS]
-    unscaled = Variation("sinusoidal_unscaled", {"config": f"{FILE}:sinusoidal"})
+    """At scale cpu 150 steps, three seeds of the rows that decide; else 3 seeds of 50,000 on C4."""
+    kinds = vary("config", {kind: f"{FILE}:{kind}" for kind in KINDS})
+    changes = {"config": f"{FILE}:sinusoidal", "model.embedding_scale": False}
+    unscaled = Variation("sinusoidal_unscaled", changes)
     decide = [row for row in kinds if row.row in DECIDING] + [unscaled]
     others = [row for row in kinds if row.row not in DECIDING]
     return Experiment(
@@ -36,17 +38,11 @@ def get_experiment(scale: str) -> Experiment:
         metric="bits_per_byte",
         columns=tuple(f"bits_per_byte_{n}" for n in LENGTHS[1:]),
         changes={"tensorboard": False}
-        | ({"steps": 300, "eval_every": 300} if scale == "cpu" else papers.C4 | {"steps": 50_000}),
+        | (SHORT if scale == "cpu" else papers.C4 | {"steps": 50_000}),
+        also=("bits_per_byte_512",),
         base=dict.fromkeys(KINDS, "none") | {"sinusoidal_unscaled": "sinusoidal"},
         plot=plot,
     )
-
-
-def _row(kind: str) -> Variation:
-    """The row of a kind of positions; beside fixed vectors of size one token vectors are scaled."""
-    fixed = kind.split("+")[0] in ("sinusoidal", "binary")
-    scale = {"model.embedding_scale": True} if fixed else {}
-    return Variation(kind, {"config": f"{FILE}:{kind}"} | scale)
 
 
 def plot(table) -> Figure:

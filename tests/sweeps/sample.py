@@ -25,6 +25,7 @@ PLAN = {
         "labels": {"a": "theirs", "b": "other"},
     },
     "base": {},
+    "also": [],
     "tuned": "",
     "doc": "Which is best?",
 }

@@ -76,6 +76,19 @@ def test_a_direction_knows_of_which_score_less_is_better(ours, theirs, says, tmp
     assert found.says == f"{'better' if ours else 'worse'}, {says} direction"
 
 
+def test_other_scores_get_a_verdict_as_well(tmp_path):
+    scores = {"base": [(0, 0.1), (0, 0.2)], "x": [(0, 0.2), (0, 0.301)]}
+    plan = {"base": {"x": "base"}, "also": ["step"], "higher_is_better": False}
+    table = read_table(make_sweep(tmp_path, scores, **plan))
+    for run, step in zip(
+        (run for row in table.rows for run in row.runs), (9, 9, 5, 6), strict=True
+    ):
+        run.values["test/step"] = step
+    assert [(x.score, x.difference, x.says) for x in verdicts(table)][1] == (
+        "step", -3.5, "better",
+    )  # fmt: skip
+
+
 def test_a_summary_makes_the_same_tables(sweep, tmp_path):
     table = read_table(sweep)
     write_json(tmp_path / "kept.json", summary(table))
@@ -145,6 +158,7 @@ def test_the_verdicts_in_the_docs_are_those_of_the_stored_runs(path):
     table = read_table(ROOT / path)
     for row in verdict_grid(table).rows:
         cells = [cell for cell, name in zip(row, verdict_grid(table).header, strict=True)
-                 if name in ("", "against", "difference", "error", "verdict")]  # fmt: skip
+                 if name in ("", "against", "score", "difference", "error", "verdict")]  # fmt: skip
         assert "| {} |".format(" | ".join(cells)) in docs, " | ".join(cells)
-    assert read_json(ROOT / path)["settings"] or not table.rows
+    kept = read_json(ROOT / path)
+    assert kept["runs"] and all(kept["settings"] | x["settings"] for x in kept["runs"].values())

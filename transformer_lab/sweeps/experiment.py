@@ -16,7 +16,7 @@ from transformer_lab.errors import LabError, check_file, line_of, nearest
 from transformer_lab.kinds import shipped
 from transformer_lab.sweeps.papers import Published
 from transformer_lab.sweeps.variations import FLAGS, Variation
-from transformer_lab.training.config import flatten, resolve
+from transformer_lab.training.config import Resolved, flatten, resolve
 
 NAME = re.compile(r"(?![_.,-])[\w.,=+-]{1,120}")  # safe in a path and in a shell
 
@@ -40,6 +40,7 @@ class Experiment:
     # A column of the paper -> the score of ours that it is compared with, if not `metric`
     compares: dict[str, str] = dataclasses.field(default_factory=dict)
     base: str | dict[str, str] = ""  # the row that the others are compared with, or one for each
+    also: tuple[str, ...] = ()  # columns that get a verdict as well
     # A setting that the rows' names end with, such as "learning_rate": of the rows that differ in
     # it alone the table shows the one that is best on the validation split
     tuned: str = ""
@@ -67,6 +68,7 @@ class Run:
     row: str
     arguments: tuple[str, ...]
     settings: dict[str, Any]  # the flat config that they make, and the other flags
+    resolved: Resolved | None = None  # the config as dataclasses
 
 
 def load(path: str, scale: str) -> Experiment:
@@ -139,10 +141,10 @@ def _run(name: str, row: str, values: dict[str, Any], read: Callable[[str], Conf
         for key, value in values.items():
             _change(config, key, value)
             arguments.append(f"--config.{key}={_text(key, value)}")
-        resolve(config)
+        resolved = resolve(config)
     except LabError as error:
         raise LabError(f"run {name}: {error}") from error
-    return Run(name, row, tuple(arguments), {**flatten(config), **flags})
+    return Run(name, row, tuple(arguments), {**flatten(config), **flags}, resolved)
 
 
 def _load_config(reference: str) -> ConfigDict:

@@ -30,6 +30,7 @@ PLAN = {  # what sweep.json must hold
     "paper": dict,
     "compares": dict[str, str],
     "base": dict[str, str],
+    "also": list[str],
     "tuned": str,
     "doc": str,
     "runs": list[dict[str, str]],

@@ -60,7 +60,7 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
         )
     for run in runs:
         refuse_changes(run, workdir / run.name)
-    names = ("metric", "higher_is_better", "columns", "compares", "tuned", "doc")
+    names = ("metric", "higher_is_better", "columns", "compares", "also", "tuned", "doc")
     plan = told | {name: getattr(experiment, name) for name in names}
     plan["paper"] = experiment.paper.plan(experiment.paper_rows) if experiment.paper else {}
     plan["base"] = experiment.bases()
@@ -99,6 +99,17 @@ def sweep(runs: list[Run], workdir: Path, parallel: int) -> list[str]:
     return failed
 
 
+def default_parallel(runs: list[Run]) -> int:
+    """How many small runs train at a time unless the command says: one on each core, at most eight,
+    since a small step gains little from a second core; one where there is an accelerator."""
+    accelerators = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("accel*")]
+    return 1 if accelerators else max(1, min(len(runs), len(_cores()), 8))
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
 def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) -> list[str]:
     """Computes each run's scores with `function` in this process, and stores them as results.
 
@@ -124,7 +135,7 @@ def measure(runs: list[Run], workdir: Path, function: Callable[[dict], dict]) ->
 
 def _shares(parallel: int) -> list[set[int]]:
     """A set of cores for each parallel run; empty sets if there are too few cores."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = _cores()
     if len(cores) < parallel:
         return [set() for _ in range(parallel)]
     return [set(cores[i::parallel]) for i in range(parallel)]

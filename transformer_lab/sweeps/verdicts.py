@@ -28,10 +28,14 @@ class Verdict(NamedTuple):
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """A verdict on each row that has a base, in the order of the table."""
-    rows = {row.name: row for row in table.rows}
-    pairs = ((rows[name], rows[base]) for name, base in table.plan["base"].items())
-    return [_verdict(table.plan, row, base) for row, base in pairs if row.finished]
+    """A verdict on each row that has a base, and one for each other score that plan["also"] names
+    (of which, as of the metric, more or less is better)."""
+    rows, also = {row.name: row for row in table.rows}, table.plan["also"]
+    pairs = [(rows[name], rows[base]) for name, base in table.plan["base"].items()]
+    return [
+        _verdict(table.plan, row, base, score)
+        for row, base in pairs if row.finished for score in ("", *also)
+    ]  # fmt: skip
 
 
 def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
@@ -47,17 +51,19 @@ def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
     return statistics.fmean(found), error, len(found)
 
 
-def _verdict(plan: dict[str, Any], row: Row, base: Row) -> Verdict:
-    paper = plan["paper"]
+def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
+    """On one score; without a name on the one that the paper's column is compared with."""
+    paper = {} if score else plan["paper"]
     figures, theirs = (paper["rows"].get(x.name, []) if paper else [] for x in (row, base))
     column, published, apart = "", None, None
     for name, figure, other in zip(paper.get("columns", []), figures, theirs, strict=False):
         if figure is not None and other is not None:
             column, published, apart = name, figure, figure - other
             break
-    score = plan["compares"].get(column, plan["metric"])
+    of_paper = plan["compares"].get(column, plan["metric"])
+    higher = plan["higher_is_better"] if of_paper == plan["metric"] else paper["higher_is_better"]
+    score = score or of_paper
     difference, error, count = paired(row, base, f"test/{score}")
-    higher = plan["higher_is_better"] if score == plan["metric"] else paper["higher_is_better"]
     ours = difference if higher else -difference
     known = None if apart is None else apart if paper["higher_is_better"] else -apart
     says = _says(ours, error, count, known)

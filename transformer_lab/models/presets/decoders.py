@@ -248,7 +248,7 @@ DECODERS = {
         "mamba_1.4b": (48, 2048, 1.4e9),
         "mamba_2.8b": (64, 2560, 2.8e9),
     }, batch_tokens=1_048_576, trained_tokens=300e9, training_source=_MAMBA_RUNS),
-    **_states(_RWKV, MixerConfig("rwkv"), "Peng 2023, table 2, from memory", {
+    **_states(_RWKV, MixerConfig("rwkv"), "Peng 2023, table 2", {
         "rwkv4_169m": (12, 768, 1.693e8),
         "rwkv4_430m": (24, 1024, 4.304e8),
         "rwkv4_1.5b": (24, 2048, 1.515e9),
