@@ -17,9 +17,9 @@ def get_config(arg: str = "order"):
     way, _, text = arg.partition("+")
     known("configs/codes_emoji.py:", way, KINDS)
     config = default_config(model="picture_codes", task="picture_codes")
-    config.steps = 1000
-    config.eval_every = 500
-    config.save_every = 200
+    config.steps = 600
+    config.eval_every = 300
+    config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02
     config.augment.flip = 0.5

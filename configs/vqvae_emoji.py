@@ -13,9 +13,9 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/vqvae_emoji.py:", arg, ("",))
     config = default_config(model="vqvae", task="image_prediction")
-    config.steps = 1200
+    config.steps = 800
     config.eval_every = 400
-    config.save_every = 200
+    config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02
     config.augment.flip = 0.5

@@ -69,16 +69,6 @@ def named_objects(task: Detects, found: Any, threshold: float) -> list[dict[str,
 
 
 @runtime_checkable
-class Draws(Protocol):
-    """A task whose model makes images from texts."""
-
-    def draw(
-        self, params: Params, texts: Sequence[str], copies: int, seed: int, place: Place
-    ) -> Any:
-        """So many images of each text: uint8 [texts, copies, height, width, channels]."""
-
-
-@runtime_checkable
 class Transcribes(Protocol):
     """A task whose model writes down what is said in audio."""
 
