@@ -12,7 +12,7 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/parse_turkish.py:", arg, ("",))
     config = default_config(model="encoder", task="dependency_parsing")
-    config.update(steps=1500, log_every=50, eval_every=500, save_every=250, keep=2, best="las")
+    config.update(steps=1000, log_every=50, eval_every=250, save_every=50, keep=2, best="las")
     config.tokenizer.update(kind="bpe", vocab_size=4000)
     config.batch.update(tokens_per_batch=2048, buckets=5, max_length=96)
     config.model.update(
