@@ -1,6 +1,7 @@
 """Scores of arcs and labels against the formula written out for each pair of words."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer_lab.layers.biaffine import ArcHead
@@ -10,7 +11,7 @@ from transformer_lab.models.encoder import EncoderConfig
 def test_the_scores_are_the_formula_for_each_pair_of_words():
     config = EncoderConfig(layers=1, width=6, heads=1, head_dim=6)
     head = ArcHead(config, 4, 3, labels=5, rate=0.5)
-    states = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
+    states = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
     params = head.init(jax.random.key(0), states, None, None)
     leaves, tree = jax.tree.flatten(params)
     draw = np.random.default_rng(1)
@@ -20,10 +21,10 @@ def test_the_scores_are_the_formula_for_each_pair_of_words():
     assert values["arc"]["kernel"].shape == (1, 5, 5)
     assert values["label"]["kernel"].shape == (5, 4, 4)
 
-    heads = np.array([[1, 1, 0], [2, 0, 1]])
+    heads = jnp.array([[1, 1, 0], [2, 0, 1]])
     arcs, labels = head.apply(params, states, heads, None)
     word, over = (
-        (lambda x: np.where(x > 0, x, 0.1 * x))(states @ layer["kernel"] + layer["bias"])
+        (lambda x: np.where(x > 0, x, 0.1 * x))(np.asarray(states) @ layer["kernel"] + layer["bias"])
         for layer in (values["dependant"], values["head"])
     )
     one = np.ones(1, np.float32)
@@ -38,7 +39,7 @@ def test_the_scores_are_the_formula_for_each_pair_of_words():
             np.testing.assert_allclose(labels[b, t], expected, rtol=1e-4, atol=1e-4)
 
     _, likeliest = head.apply(params, states, None, None)
-    _, given = head.apply(params, states, np.asarray(arcs).argmax(axis=-1), None)
+    _, given = head.apply(params, states, arcs.argmax(axis=-1), None)
     np.testing.assert_array_equal(likeliest, given)
     dropped, _ = head.apply(params, states, heads, jax.random.key(3))
     assert np.abs(dropped - arcs).max() > 0.1
