@@ -24,7 +24,9 @@ def test_the_scores_are_the_formula_for_each_pair_of_words():
     heads = jnp.array([[1, 1, 0], [2, 0, 1]])
     arcs, labels = head.apply(params, states, heads, None)
     word, over = (
-        (lambda x: np.where(x > 0, x, 0.1 * x))(np.asarray(states) @ layer["kernel"] + layer["bias"])
+        (lambda x: np.where(x > 0, x, 0.1 * x))(
+            np.asarray(states) @ layer["kernel"] + layer["bias"]
+        )
         for layer in (values["dependant"], values["head"])
     )
     one = np.ones(1, np.float32)

@@ -92,7 +92,8 @@ class DependencyParsing(Labelled, EncoderTask):
     ) -> list[Tree]:
         """The best tree of each sentence, whose words begin at the positions `firsts`; then each
         word's relation to its head in that tree."""
-        arcs = self.outputs(params, tokens, {}, place, "arcs")
+        nothing = Ragged.from_lists([[0] * len(ids) for ids in tokens["tokens"]])
+        arcs = self.outputs(params, tokens, {"head": nothing}, place, "arcs")
         trees, columns = [], []
         for values, at in zip(arcs, firsts, strict=True):
             places = np.asarray([0, *at])
