@@ -13,6 +13,7 @@ def get_config(arg: str = ""):
     known("configs/parse_turkish.py:", arg, ("",))
     config = default_config(model="encoder", task="dependency_parsing")
     config.update(steps=1500, log_every=50, eval_every=500, save_every=100, keep=2)
+    config.data.source = "turkish_treebanks"
     config.tokenizer.update(kind="bpe", vocab_size=3000)
     config.batch.update(tokens_per_batch=1024, buckets=2, max_length=96)
     config.model.update(
