@@ -17,7 +17,7 @@ def get_config(arg: str = "python"):
     """`arg` is python or brown."""
     known("configs/parse_trees.py:", arg, SOURCES)
     config = default_config(model="encoder_decoder", task="translation")
-    config.update(steps=1200, log_every=50, eval_every=600, save_every=100, average=2)
+    config.update(steps=800, log_every=50, eval_every=800, save_every=100, keep=2)
     config.task.update(brackets=True, label_smoothing=0.0, samples=4)
     config.data.update(source=SOURCES[arg], max_characters=400)
     # Words and brackets with what follows at once, such as "XX))", become one piece each.
@@ -33,5 +33,5 @@ def get_config(arg: str = "python"):
         norm_place="pre",
         max_length=128,
     )
-    config.optimizer.update(learning_rate=3e-3, warmup_steps=150, schedule="cosine")
+    config.optimizer.update(learning_rate=3e-3, warmup_steps=100, schedule="cosine")
     return config

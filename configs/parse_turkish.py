@@ -12,7 +12,7 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/parse_turkish.py:", arg, ("",))
     config = default_config(model="encoder", task="dependency_parsing")
-    config.update(steps=1500, log_every=50, eval_every=500, save_every=100, keep=2)
+    config.update(steps=800, log_every=50, eval_every=800, save_every=100, keep=2)
     config.data.source = "turkish_treebanks"
     config.tokenizer.update(kind="bpe", vocab_size=3000)
     config.batch.update(tokens_per_batch=1024, buckets=2, max_length=96)
@@ -33,6 +33,6 @@ def get_config(arg: str = ""):
         label_width=64,
     )
     config.optimizer.update(
-        learning_rate=3e-3, warmup_steps=150, schedule="cosine", weight_decay=0.05, clip_norm=1.0
+        learning_rate=3e-3, warmup_steps=100, schedule="cosine", weight_decay=0.05, clip_norm=1.0
     )
     return config
