@@ -8,6 +8,7 @@ import pytest
 from tests.tasks.examples import config_of
 from tests.tiny import make_trainer, trained
 from transformer_lab.commands.predict import show
+from transformer_lab.errors import LabError
 from transformer_lab.tasks.dependency_parsing import attachment
 from transformer_lab.tasks.spanning_tree import spanning_tree
 
@@ -78,3 +79,10 @@ def test_the_scores_stand_beside_those_of_the_next_word(tmp_path):
     assert found.values["next_word_uas"] == 1.0 and found.values["num_examples"] == 2
     assert found.values["next_word_las"] == pytest.approx(2 / 3)
     assert len(found.samples) == 2 and found.samples[0][2] == "2:nsubj 0:root"
+
+
+def test_a_source_without_trees_is_refused(tmp_path):
+    config = config_of("dependency_parsing", tmp_path)
+    config.data.source = "generated_tags"
+    with pytest.raises(LabError, match='"generated_tags" gives no trees: give CoNLL-U'):
+        make_trainer(config, 1)
