@@ -17,21 +17,21 @@ def get_config(arg: str = "python"):
     """`arg` is python or brown."""
     known("configs/parse_trees.py:", arg, SOURCES)
     config = default_config(model="encoder_decoder", task="translation")
-    config.update(steps=1200, log_every=50, eval_every=600, save_every=200, average=2)
+    config.update(steps=800, log_every=50, eval_every=800, save_every=100, keep=2)
     config.task.update(brackets=True, label_smoothing=0.0, samples=4)
     config.data.update(source=SOURCES[arg], max_characters=400)
     # Words and brackets with what follows at once, such as "XX))", become one piece each.
-    config.tokenizer.update(kind="plain_bpe", vocab_size=3000)
-    config.batch.update(tokens_per_batch=2048, buckets=5, max_length=64)
+    config.tokenizer.update(kind="plain_bpe", vocab_size=2000)
+    config.batch.update(tokens_per_batch=1536, buckets=2, max_length=56)
     config.model.update(
         layers=2,
-        width=192,
+        width=128,
         heads=4,
-        head_dim=48,
-        feed_forward_width=512,
+        head_dim=32,
+        feed_forward_width=384,
         dropout=0.1,
         norm_place="pre",
         max_length=128,
     )
-    config.optimizer.update(learning_rate=2e-3, warmup_steps=150, schedule="cosine")
+    config.optimizer.update(learning_rate=3e-3, warmup_steps=100, schedule="cosine")
     return config

@@ -12,15 +12,16 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/parse_turkish.py:", arg, ("",))
     config = default_config(model="encoder", task="dependency_parsing")
-    config.update(steps=1500, log_every=50, eval_every=500, save_every=250, keep=2, best="las")
-    config.tokenizer.update(kind="bpe", vocab_size=4000)
-    config.batch.update(tokens_per_batch=2048, buckets=5, max_length=96)
+    config.update(steps=800, log_every=50, eval_every=800, save_every=100, keep=2)
+    config.data.source = "turkish_treebanks"
+    config.tokenizer.update(kind="bpe", vocab_size=3000)
+    config.batch.update(tokens_per_batch=1024, buckets=2, max_length=96)
     config.model.update(
         layers=3,
-        width=192,
+        width=128,
         heads=4,
-        head_dim=48,
-        feed_forward_width=384,
+        head_dim=32,
+        feed_forward_width=256,
         types=0,
         pooler=False,
         norm_place="pre",
@@ -28,10 +29,10 @@ def get_config(arg: str = ""):
         dropout=0.2,
         attention_dropout=0.1,
         head_dropout=0.33,
-        arc_width=192,
+        arc_width=128,
         label_width=64,
     )
     config.optimizer.update(
-        learning_rate=2e-3, warmup_steps=150, schedule="cosine", weight_decay=0.05, clip_norm=1.0
+        learning_rate=3e-3, warmup_steps=100, schedule="cosine", weight_decay=0.05, clip_norm=1.0
     )
     return config

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_lab.data.formats import conllu
-from transformer_lab.data.treebanks import Parsed, TreebankConfig, load_treebank
+from transformer_lab.data.labelled import LabelledConfig, Parsed, load_labelled
 from transformer_lab.errors import LabError
 
 SPANISH = """# newdoc id = a
@@ -65,13 +65,13 @@ def test_a_users_folder_is_split_by_its_files_and_a_file_by_documents(tmp_path):
     for name, words in texts.items():
         content = "\n".join(line(form=word) for word in words)
         (tmp_path / f"{name}.conllu").write_text(content, "utf-8")
-    found = load_treebank(TreebankConfig(source="files", path=str(tmp_path)))
+    found = load_labelled(LabelledConfig(source="files", path=str(tmp_path)))
     words = [[row.words[0] for row in part] for part in (found.train, found.validation, found.test)]
     assert words == [["b"], ["c"], ["a", "d"]]  # "a" is in the test set
     assert found.labels == ["root"] and found.report["in_another_split"] == 1
     (tmp_path / "empty").mkdir()
     with pytest.raises(LabError, match="it needs one file each for train"):
-        load_treebank(TreebankConfig(source="files", path=str(tmp_path / "empty")))
+        load_labelled(LabelledConfig(source="files", path=str(tmp_path / "empty")))
 
 
 def test_the_treebanks_pages_are_not_divided(tmp_path):
@@ -82,8 +82,10 @@ def test_the_treebanks_pages_are_not_divided(tmp_path):
             for i in range(5)
         )
         (tmp_path / f"{name}.conllu").write_text("\n".join(blocks), "utf-8")
-    config = TreebankConfig(path=str(tmp_path), validation_share=0.2, test_share=0.2)
-    found = load_treebank(config)
+    config = LabelledConfig(
+        "turkish_treebanks", str(tmp_path), validation_share=0.2, test_share=0.2
+    )
+    found = load_labelled(config)
     pages = [
         {row.words[0][:-1] for row in part} for part in (found.train, found.validation, found.test)
     ]

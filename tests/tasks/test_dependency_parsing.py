@@ -8,7 +8,8 @@ import pytest
 from tests.tasks.examples import config_of
 from tests.tiny import make_trainer, trained
 from transformer_lab.commands.predict import show
-from transformer_lab.tasks.dependency_parsing import attachment, drawn
+from transformer_lab.errors import LabError
+from transformer_lab.tasks.dependency_parsing import attachment
 from transformer_lab.tasks.spanning_tree import spanning_tree
 
 
@@ -55,7 +56,6 @@ def test_attachment_scores_of_hand_made_trees():
     gold = [([2, 0, 2], ["det", "root", "obj"]), ([0], ["root"])]
     found = [([2, 0, 1], ["nn", "root", "obj"]), ([0], ["root"])]
     assert attachment(gold, found) == {"uas": 0.75, "las": 0.5, "whole": 0.5}
-    assert drawn(["a", "dog"], ([2, 0], ["det", "root"])) == "a -det> dog; dog -root> ROOT;"
 
 
 def test_a_parser_learns_its_trees_and_prints_them(tmp_path):
@@ -78,4 +78,11 @@ def test_the_scores_stand_beside_those_of_the_next_word(tmp_path):
     # relation of the training set, nsubj and root being equally frequent, is root.
     assert found.values["next_word_uas"] == 1.0 and found.values["num_examples"] == 2
     assert found.values["next_word_las"] == pytest.approx(2 / 3)
-    assert len(found.samples) == 2 and found.samples[0][2] == "ann -nsubj> ran; ran -root> ROOT;"
+    assert len(found.samples) == 2 and found.samples[0][2] == "2:nsubj 0:root"
+
+
+def test_a_source_without_trees_is_refused(tmp_path):
+    config = config_of("dependency_parsing", tmp_path)
+    config.data.source = "generated_tags"
+    with pytest.raises(LabError, match='"generated_tags" gives no trees: give CoNLL-U'):
+        make_trainer(config, 1)

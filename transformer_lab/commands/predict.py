@@ -65,12 +65,9 @@ def show(row: dict) -> str:
 def tree(words: list[str], heads: list[int], labels: list[str]) -> str:
     """A dependency tree: a line for each word, indented by its depth, with its number, its head's
     number and its relation, and an empty line at the end."""
-    lines = []
-    for number, (word, head, label) in enumerate(zip(words, heads, labels, strict=True), 1):
-        depth, above = 0, head
-        while above:
-            depth, above = depth + 1, heads[above - 1]
-        lines.append(f"{number}\t{'  ' * depth}{word}\t{head}\t{label}")
+    depth = lambda head: 1 + depth(heads[head - 1]) if head else 0  # noqa: E731
+    rows = enumerate(zip(words, heads, labels, strict=True), 1)
+    lines = (f"{i}\t{'  ' * depth(head)}{word}\t{head}\t{label}" for i, (word, head, label) in rows)
     return "\n".join([*lines, ""])
 
 

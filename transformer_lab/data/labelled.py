@@ -21,6 +21,15 @@ class Tagged(NamedTuple):
     tags: list[str]
 
 
+class Parsed(NamedTuple):
+    """The words of a sentence, the word that each depends on, and in what relation: "dogs bark" has
+    the heads [2, 0] and the tags [nsubj, root]. Words count from 1, and 0 is the root."""
+
+    words: list[str]
+    heads: list[int]
+    tags: list[str]
+
+
 class Question(NamedTuple):
     """A question about a context; each answer is (text, start), with start in characters.
 
@@ -33,7 +42,7 @@ class Question(NamedTuple):
     impossible: bool
 
 
-LabelledRow = Example | Tagged | Question
+LabelledRow = Example | Tagged | Parsed | Question
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class LabelledConfig(SourceConfig):
     """Settings of labelled text: the source, its files and columns, the splits and a limit."""
 
     # reviews | spam | brown_genre | brown_pos | spans | sst2 | mrpc | rte | files
+    # or trees: turkish_treebanks
     # or, made on the fly: generated | generated_tags | generated_spans
     source: str = "reviews"
     path: str = ""  # local copy of the set, or the user's file or folder
@@ -65,7 +75,7 @@ def load_labelled(config: LabelledConfig) -> Splits:
 
 def row_key(row: LabelledRow) -> str:
     """The text by which rows are compared, whatever their labels; "" for a row without text."""
-    if isinstance(row, Tagged):
+    if isinstance(row, Tagged | Parsed):
         return key(" ".join(row.words))
     first, second = (row.context, row.question) if isinstance(row, Question) else row[:2]
     return f"{name}\0{key(second or '')}" if (name := key(first)) else ""
@@ -73,6 +83,6 @@ def row_key(row: LabelledRow) -> str:
 
 def labels_of(rows: list[LabelledRow]) -> list[str]:
     """The sorted classes or tags of rows of one type; [] for values and questions."""
-    if rows and isinstance(rows[0], Tagged):
+    if rows and isinstance(rows[0], Tagged | Parsed):
         return sorted({tag for row in rows for tag in row.tags})
     return sorted({r.label for r in rows if isinstance(r, Example) and isinstance(r.label, str)})

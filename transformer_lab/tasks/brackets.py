@@ -53,10 +53,13 @@ def bracket_scores(outputs: Sequence[str], references: Sequence[str]) -> dict[st
         for leaf in gold.leaves:
             rank.append(rank[-1] + (leaf != PUNCTUATION))
         right = [("", i, rank[-1]) for i in range(rank[-1] - 1)]
-        trees = {"gold": _moved(gold.spans, rank), "right": Counter(right)}
-        trees["found"] = _moved(found.spans, rank) if well else Counter()
-        bare = {name: _bare(spans) for name, spans in trees.items()}
-        totals.update({name: spans.total() for name, spans in trees.items()})
+        spans = {"gold": gold.spans, "found": found.spans if well else []}
+        trees = {
+            name: Counter((label, rank[i], rank[j]) for label, i, j in some if rank[i] < rank[j])
+            for name, some in spans.items()
+        } | {"right": Counter(right)}
+        bare = {name: Counter(s[1:] for s in tree.elements()) for name, tree in trees.items()}
+        totals.update({name: tree.total() for name, tree in trees.items()})
         totals["labelled"] += (trees["gold"] & trees["found"]).total()
         totals["unlabelled"] += (bare["gold"] & bare["found"]).total()
         totals["branching"] += (bare["gold"] & bare["right"]).total()
@@ -70,15 +73,3 @@ def bracket_scores(outputs: Sequence[str], references: Sequence[str]) -> dict[st
         "well_formed": totals["well"] / len(references),
         "exact": totals["exact"] / len(references),
     }
-
-
-def _moved(spans: Sequence[tuple[str, int, int]], rank: Sequence[int]) -> Counter:
-    moved = ((label, rank[start], rank[end]) for label, start, end in spans)
-    return Counter(span for span in moved if span[1] < span[2])
-
-
-def _bare(spans: Counter) -> Counter:
-    found: Counter = Counter()
-    for (_, start, end), count in spans.items():
-        found[start, end] += count
-    return found

@@ -1,15 +1,16 @@
 """Dependency trees: for each word its head and its relation, by biaffine scores (Dozat 2017)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_lab.data import treebanks
+from transformer_lab.data import labelled
 from transformer_lab.data.ragged import Ragged
-from transformer_lab.data.splits import SPLITS
+from transformer_lab.data.splits import Splits
+from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
@@ -27,7 +28,7 @@ class ParsingConfig:
     samples: int = 8  # sentences shown at the end
 
 
-SECTIONS = {"task": ParsingConfig, **TEXTS, "data": treebanks.TreebankConfig}
+SECTIONS = {"task": ParsingConfig, **TEXTS}
 
 
 class DependencyParsing(Labelled, EncoderTask):
@@ -44,10 +45,18 @@ class DependencyParsing(Labelled, EncoderTask):
     """
 
     HEAD, PER_TOKEN = "arcs", {"head": np.int32, "label": np.int32}
-    COUNTED, load_data = "sentences", treebanks.load_treebank
+    COUNTED = "sentences"
+
+    @staticmethod
+    def load_data(config: labelled.LabelledConfig) -> Splits:
+        """The splits of a source of trees. Raises: LabError for another one."""
+        splits = labelled.load_labelled(config)
+        if not isinstance(splits.train[0], labelled.Parsed):
+            raise LabError(f'config.data.source = "{config.source}" gives no trees: give CoNLL-U')
+        return splits
 
     def train_labels(self) -> Iterator[str]:
-        return (label for row in self.data.train for label in row.labels)
+        return (tag for row in self.data.train for tag in row.tags)
 
     def train_texts(self) -> Iterator[str]:
         return (" ".join(row.words) for row in self.data.train)
@@ -58,7 +67,7 @@ class DependencyParsing(Labelled, EncoderTask):
         for row in self.examples(split):
             ids, firsts = self.encode_words(row.words)
             over, marks, at = [0] * len(ids), [0] * len(ids), [0, *firsts]
-            for first, head, label in zip(firsts, row.heads, row.labels, strict=True):
+            for first, head, label in zip(firsts, row.heads, row.tags, strict=True):
                 # A relation that the checkpoint does not know cannot be predicted: an error.
                 over[first], marks[first] = at[head], 1 + number.get(label, len(number))
             tokens.append(ids)
@@ -72,9 +81,8 @@ class DependencyParsing(Labelled, EncoderTask):
         return super().apply(params, batch, dropout_key, places=batch.get("head"), **more)
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
-        """The cross-entropy of the words' heads, among first pieces and the root, and of their
-        relations given the heads; and the shares of either that are right, before trees are
-        made."""
+        """The cross-entropy of the words' heads, among first pieces and the root, and of relations
+        given the right heads; and the shares of either that are right, before trees are made."""
         head, label, words = batch["head"], batch["label"] - 1, batch["label"] > 0
         out = self.apply(params, batch, dropout_key)
         possible = words.at[:, 0].set(True)[:, None]  # [rows, 1, length]
@@ -92,7 +100,8 @@ class DependencyParsing(Labelled, EncoderTask):
     ) -> list[Tree]:
         """The best tree of each sentence, whose words begin at the positions `firsts`; then each
         word's relation to its head in that tree."""
-        arcs = self.outputs(params, tokens, {}, place, "arcs")
+        nothing = Ragged.from_lists([[0] * len(ids) for ids in tokens["tokens"]])
+        arcs = self.outputs(params, tokens, {"head": nothing}, place, "arcs")
         trees, columns = [], []
         for values, at in zip(arcs, firsts, strict=True):
             places = np.asarray([0, *at])
@@ -119,18 +128,15 @@ class DependencyParsing(Labelled, EncoderTask):
         rows = [row for row, fits in zip(rows, fit, strict=True) if fits]
         (most, _), *_ = Counter(self.train_labels()).most_common(1)
         plain = [([*range(2, len(row.words) + 1), 0], [most] * len(row.words)) for row in rows]
-        gold = [(row.heads, row.labels) for row in rows]
+        gold = [(row.heads, row.tags) for row in rows]
         values = attachment(gold, found) | {
             f"next_word_{name}": score for name, score in attachment(gold, plain).items()
         }
         samples = [
-            (" ".join(row.words), *(drawn(row.words, tree) for tree in (guess, tree)))
+            (" ".join(row.words), *(" ".join(map("{}:{}".format, *t)) for t in (guess, tree)))
             for row, guess, tree in zip(rows[: self.shown(final)], found, gold, strict=False)
         ]
         return Scores({**values, "num_examples": float(len(rows))}, samples)
-
-    def classes(self) -> Mapping[str, Set[str]]:
-        return {split: set(treebanks.labels_of(self.examples(split))) for split in SPLITS}
 
     def predict(self, params: Params, texts: Sequence[str], place: Place) -> list[dict]:
         """The words of each text, divided at white space, and their heads and relations."""
@@ -146,21 +152,12 @@ class DependencyParsing(Labelled, EncoderTask):
 def attachment(gold: Sequence[Tree], found: Sequence[Tree]) -> dict[str, float]:
     """Shares of all words: `uas` with the right head, `las` with the right relation too; and the
     share of sentences whose heads and relations are all right, `whole`."""
-    heads, both, whole = [], [], []
-    for tree, guess in zip(gold, found, strict=True):
-        right = np.equal(tree[0], guess[0])
-        labelled = right & np.equal(np.asarray(tree[1]), np.asarray(guess[1]))
-        heads.append(right)
-        both.append(labelled)
-        whole.append(labelled.all())
-    shares = np.concatenate(heads).mean(), np.concatenate(both).mean(), np.mean(whole)
-    return dict(zip(("uas", "las", "whole"), map(float, shares), strict=True))
-
-
-def drawn(words: Sequence[str], tree: Tree) -> str:
-    """A tree as one line of text: each word with its relation and its head, "dogs -nsubj> bark"."""
-    names = ["ROOT", *words]
-    return " ".join(f"{w} -{r}> {names[h]};" for w, h, r in zip(words, *tree, strict=True))
+    pairs = list(zip(gold, found, strict=True))
+    heads = [np.equal(tree[0], guess[0]) for tree, guess in pairs]
+    labels = [np.equal(np.asarray(tree[1]), np.asarray(guess[1])) for tree, guess in pairs]
+    both = [right & same for right, same in zip(heads, labels, strict=True)]
+    shares = np.concatenate(heads), np.concatenate(both), [right.all() for right in both]
+    return dict(zip(("uas", "las", "whole"), map(float, map(np.mean, shares)), strict=True))
 
 
 build = DependencyParsing

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformer_lab.data.formats.conll import ID
 from transformer_lab.data.formats.lines import lines
+from transformer_lab.data.labelled import Parsed
 from transformer_lab.data.splits import Item
-from transformer_lab.data.treebanks import Parsed
 from transformer_lab.errors import LabError
 
 Line = tuple[str, str]  # where it is, as FILE:NUMBER, and its text

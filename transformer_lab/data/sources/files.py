@@ -22,7 +22,7 @@ from transformer_lab.errors import LabError
 
 _TABLES = (".csv", ".tsv", ".jsonl")
 _COLUMNS = (".conll", ".bio", ".iob", ".iob2", ".txt")
-_LABELLED = (*_TABLES, *_COLUMNS, ".json")
+_LABELLED = (*_TABLES, *_COLUMNS, ".conllu", ".json")
 
 
 def own_path(config: Any, what: str = "your file or folder") -> Path:
@@ -97,7 +97,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def labelled(config: Any, report: Report) -> Found:
-    """Tables, columns of tagged words, or questions: a file for each split, or only for `train`."""
+    """Tables, columns of words, trees, or questions: a file for each split, or only for `train`."""
     parts = {split: _labelled(file, config) for split, file in _paths(config).items()}
     rows = [item.row for part in parts.values() for item in part]
     if len(set(map(type, rows))) > 1:
@@ -112,6 +112,8 @@ def _labelled(file: Path, config: Any) -> list[Item]:
         return tables.read(file, config.text_column, config.pair_column, config.label_column)
     if file.suffix in _COLUMNS:
         return conll.read(file, config.text_column, config.label_column)
+    if file.suffix == ".conllu":
+        return conllu.read(file)
     if file.suffix == ".json":
         return squad.read(file)
     raise LabError(f"config.data.path: {file} ends in none of {', '.join(_LABELLED)}")
@@ -127,11 +129,11 @@ def _set_labels(parts: dict[str, list[Item]], values: Any) -> None:
     parts["train"] = [item._replace(stratum=first[item.group]) for item in parts["train"]]
 
 
-def _paths(config: Any, kinds: tuple[str, ...] = _LABELLED) -> dict[str, Path]:
+def _paths(config: Any) -> dict[str, Path]:
     path = own_path(config)
     if not path.is_dir():
         return {"train": path}
-    files = split_files(path, kinds)
+    files = split_files(path, _LABELLED)
     if "train" not in files or set(files) - set(SPLITS):
         names = ", ".join(file.name for file in files.values())
         raise LabError(
@@ -139,12 +141,6 @@ def _paths(config: Any, kinds: tuple[str, ...] = _LABELLED) -> dict[str, Path]:
             "needs one file each for train and, if you have them, validation and test"
         )
     return files
-
-
-def parsed(config: Any, report: Report) -> Found:
-    """Dependency trees in CoNLL-U: a file for each split, or only for `train`."""
-    parts = {split: conllu.read(file) for split, file in _paths(config, (".conllu",)).items()}
-    return Found(parts, LICENCE)
 
 
 def spoken(config: Any, report: Report) -> Found:

@@ -85,6 +85,7 @@ def _trees(texts: list[str]) -> dict[str, str]:
             trees |= call.result()
             done = f"{min(count * PART, len(texts)):,} of {len(texts):,}"
             print(f"parsing {done} sentences into {file}", file=sys.stderr, flush=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(trees), "utf-8")
     part.rename(file)  # last, so that no file is incomplete

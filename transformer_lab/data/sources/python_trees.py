@@ -29,29 +29,26 @@ def pairs(config: Any, report: Report) -> Found:
     for file in sorted(root.rglob("*.py")):
         if _LEFT_OUT & set(file.relative_to(root).parts):
             continue
-        text = file.read_text("utf-8", "replace")
-        rows = text.splitlines()
-        for node in expressions(text):
-            source = rows[node.lineno - 1][node.col_offset : node.end_col_offset]
-            if source in seen:
-                report["duplicate"] += 1
-                continue
-            seen.add(source)
-            if pair := tree_of(source):
+        for source in expressions(file.read_text("utf-8", "replace")):
+            pair = None if source in seen else tree_of(source)
+            if pair:
                 items.append(Item(str(file.relative_to(root)), pair))
             else:
-                report["length_or_form"] += 1
+                report["duplicate" if source in seen else "length_or_form"] += 1
+            seen.add(source)
     return Found({"train": items}, LICENCE)
 
 
-def expressions(text: str) -> list[ast.expr]:
-    """The outermost expressions of the statements of a file that stand in one line of ASCII."""
+def expressions(text: str) -> list[str]:
+    """The outermost expressions of the statements of a file, where they stand in one line."""
     try:
         statements = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
     except SyntaxError:
         return []
     nodes = [node for each in statements for node in ast.iter_child_nodes(each)]
-    return [n for n in nodes if isinstance(n, ast.expr) and n.lineno == n.end_lineno]
+    found = [n for n in nodes if isinstance(n, ast.expr) and n.lineno == n.end_lineno]
+    rows = [row.encode() for row in text.split("\n")]  # columns count bytes
+    return [rows[n.lineno - 1][n.col_offset : n.end_col_offset].decode() for n in found]
 
 
 def tree_of(source: str) -> tuple[str, str] | None:
@@ -60,8 +57,8 @@ def tree_of(source: str) -> tuple[str, str] | None:
         return None
     try:
         root = ast.parse(source, mode="eval").body
-        found = [t for t in tokenize.generate_tokens(io.StringIO(source).readline)]
-    except (SyntaxError, tokenize.TokenError, ValueError):
+        found = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (SyntaxError, tokenize.TokenError):
         return None
     tokens = [t for t in found if t.type not in _FILLING]
     words = [t.string for t in tokens]

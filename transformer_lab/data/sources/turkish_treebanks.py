@@ -12,7 +12,7 @@ PACKAGE = "turkish-treebanks"
 LICENCE = "Apache-2.0"
 
 
-def parsed(config: Any, report: Report) -> Found:
+def labelled(config: Any, report: Report) -> Found:
     """Each page is a group, by the sentence's id PAGE:SENTENCE; web and Wikipedia are strata."""
     (folder,) = folders(config.path, PACKAGE)
     items = []
