@@ -46,7 +46,7 @@ class ThreeTowers(TwoTowers):
         dropout_key: Key[Array, ""] | None = None,
         seen: Bool[Array, "m t"] | None = None,
         rows: Bool[Array, "n"] | None = None,
-        sounds: Float[Array, "k f m"] | None = None,
+        sounds: Float[Array, "k frames bands"] | None = None,
     ) -> dict[str, Float[Array, "..."]]:
         """The two towers' outputs and, given spectra, `sound` [k d]."""
         out = super().__call__(images, tokens, dropout_key, seen, rows)
@@ -58,7 +58,7 @@ class ThreeTowers(TwoTowers):
         return out
 
     def encode_sounds(
-        self, sounds: Float[Array, "n f m"], dropout_key: Key[Array, ""] | None = None
+        self, sounds: Float[Array, "n frames bands"], dropout_key: Key[Array, ""] | None = None
     ) -> Float[Array, "n d"]:
         """The float32 vectors, of length 1, of spectra of `ops.spectrograms.log_mel`: as many
         frames and bands as model.sound.image_size says."""

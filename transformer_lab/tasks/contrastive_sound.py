@@ -49,9 +49,12 @@ class ContrastiveSound(Contrastive):
     The loss is the mean over the three pairs of kinds; a batch has each image once, described in
     one of the languages. It holds `image`, `tokens` and `tokens_mask` as two towers do, and `sound`
     (float32 [rows, frames, bands]), the spectrum of the caption read aloud, cut to or filled up to
-    the tower's frames. A row of two bands, of a recording of one frame:
+    the tower's frames. A green box as one pixel, with three frames of two bands of silence:
 
-        sound  [[[0.5, 1.0], [-0.5, -0.5], [-0.5, -0.5]]]
+        image        [[[[112, 255, 112]]]]
+        tokens       [[2, 5, 6, 3, 4, 1]]
+        tokens_mask  [[1, 1, 1, 1, 1, 1]]
+        sound        [[[-1.5, -1.5], [-1.5, -1.5], [-1.5, -1.5]]]
     """
 
     NEEDS, COUNTED, load_data = ThreeTowers, "pictures", load_described
@@ -97,7 +100,7 @@ class ContrastiveSound(Contrastive):
         found = np.full(size, spectrum.min(), np.float32)
         late = 0
         if rng is not None:
-            late = int(rng.integers(EARLY + 1))
+            late = int(rng.integers(min(EARLY, size[0] // 4) + 1))
             spectrum = hide_stripes(spectrum, rng.integers(2**31), self.sections["augment"])
         part = spectrum[: size[0] - late]
         found[late : late + len(part)] = part
