@@ -17,9 +17,9 @@ def get_config(arg: str = "factorised"):
     """`arg` is factorised, joint, bag or frame."""
     known("configs/video_stamps.py:", arg, KINDS)
     config = default_config(model="video", task="image_classification")
-    config.update(steps=1000, eval_every=250, save_every=250)
+    config.update(steps=400, eval_every=200, save_every=100)
     config.data.update(source="moving_stamps", size=(32, 32), frames=1 if arg == "frame" else 8)
-    config.data.update(clips=64_000, held_clips=1000)
+    config.data.update(clips=25_600, held_clips=1000)
     config.batch.rows = 64
     config.task.update(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     config.model.update(
@@ -27,11 +27,11 @@ def get_config(arg: str = "factorised"):
         tubelet=2 if arg in ("factorised", "joint") else 1,
         time="joint" if arg == "joint" else "factorised",
         temporal_layers=2 if arg == "factorised" else 0,
-        layers=4 if arg == "joint" else 3,
-        width=96,
-        heads=3,
+        layers=2,
+        width=64,
+        heads=2,
         head_dim=32,
-        feed_forward_width=192,
+        feed_forward_width=128,
         pooling="mean",
         activation="gelu_tanh",
     )
