@@ -9,6 +9,8 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from tests import tiny
+from tests.tiny_described import towers_config as three_towers_config
+from tests.tiny_described import write_described
 from tests.tiny_emoji import towers_config, write_emoji
 from transformer_lab.training.config import default_config
 
@@ -208,6 +210,15 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
             "model__image__patch_size": (1, 1),
         }
         return towers_config(write_emoji(folder), data__validation_share=0.125, **small, **changes)
+    if task == "contrastive_sound":
+        small = {
+            "batch__rows": 2, "batch__length": 6, "data__test_share": 0.2,
+            "data__validation_share": 0.2, "data__languages": ("fr",),
+            "model__image__image_size": (1, 1), "model__image__patch_size": (1, 1),
+            "model__sound__image_size": (3, 2), "model__sound__patch_size": (1, 2),
+            "data__split_seed": int(changed),
+        }  # fmt: skip
+        return three_towers_config(write_described(folder, 0), **small)
     kind, *settings = TASKS[task]
     values = {} if kind in ("word_vectors", "picture_codes") else dict(MODEL)
     if task in ("parentheses", "text_to_text", "sequence_targets"):

@@ -20,7 +20,7 @@ from transformer_lab.training import runs
 from transformer_lab.training.config import resolve
 from transformer_lab.training.mesh import make_mesh
 
-NAMES = [*TASKS, "contrastive"]
+NAMES = [*TASKS, "contrastive", "contrastive_sound"]
 VARIANTS = {
     "packed prefix": ("language_modeling", {"task.layout": "packed", "model.mask": "prefix"}),
     "packed mixture": ("text_to_text", {"batch.packed": (16, 16)}),
@@ -170,7 +170,7 @@ def test_batches_are_a_function_of_seed_and_step(case):
 
 
 def test_a_vocabulary_may_be_larger_than_the_tokenizers_and_not_smaller(case):
-    inner = case.name in ("contrastive", "picture_codes")
+    inner = case.name in ("contrastive", "contrastive_sound", "picture_codes")
     path = "model.text.vocab_size" if inner else "model.vocab_size"
     if case.name in ("image_classification", "detection", "image_prediction"):
         pytest.skip("images have no vocabulary")

@@ -53,6 +53,7 @@ ARGUMENTS = {
     "transformer_base": "en-de en-fr",
     "transformer_big": "en-de en-fr",
     "translate_en_fr_help": "en-fr en-de",
+    "video_stamps": "factorised joint bag frame",
     "vit_fashion_mnist": "short long",
     "word2vec_brown": "skipgram cbow",
 }

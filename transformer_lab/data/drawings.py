@@ -1,7 +1,11 @@
-"""Puts transparent pictures on a background, unchanged or randomly varied for training."""
+"""Reads transparent pictures, and puts them on a background, unchanged or varied for training."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
+from PIL import Image
 
 from transformer_lab.data.batching import Draws, RowPlan
 from transformer_lab.errors import LabError
@@ -13,6 +17,25 @@ def draw_plan(examples: int, rows: int, seed: int) -> RowPlan:
     """A plan of batches of `rows` examples, each with a random seed for its variation."""
     draws = Draws(3, 2**63, True)
     return RowPlan("drawings", np.ones(examples, np.int64), 1, rows, seed, draws)
+
+
+def read_pictures(files: Sequence[str | Path], side: int) -> UInt8[np.ndarray, "n {side} {side} 4"]:
+    """Pictures as RGBA with colours multiplied by opacity, which scaling needs; each is scaled so
+    that its longer side has `side` pixels, and lies in the middle of a transparent square."""
+    found = np.zeros((len(files), side, side, 4), np.uint8)
+    for row, file in zip(found, files, strict=True):
+        try:
+            with Image.open(file) as image:
+                size = [max(1, round(n * side / max(image.size))) for n in image.size]
+                picture = image.convert("RGBA").resize(size, reducing_gap=2.0)
+        except (OSError, SyntaxError) as error:
+            raise LabError(f"{file} cannot be read as an image ({error})") from error
+        left, top = ((side - n) // 2 for n in size)
+        pixels = np.asarray(picture, np.uint16)
+        part = row[top : top + size[1], left : left + size[0]]
+        part[..., :3] = (pixels[..., :3] * pixels[..., 3:] + 127) // 255
+        part[..., 3] = pixels[..., 3]
+    return found
 
 
 def plain(pictures: UInt8[np.ndarray, "n s s 4"], size: tuple[int, int]) -> Pixels:

@@ -157,6 +157,12 @@ class Forecaster(Protocol):
         s = t + h."""
 
 
+class Hears(Towers, Protocol):
+    """Settings of a model with a tower of sound beside them."""
+
+    sound: Any  # the settings of the tower of sound
+
+
 class LanguageModel(Protocol):
     """Computes logits of the next token, for all positions at once or step by step."""
 
@@ -357,6 +363,17 @@ class TwoTowers(Protocol):
 
     def temperature(self) -> dict[str, Float[Array, ""]]:
         """`scale` and `bias` of the logits, which are scale * image . text + bias."""
+
+
+class ThreeTowers(TwoTowers, Protocol):
+    """Maps sounds to vectors of length 1 in the same space."""
+
+    config: Hears
+
+    def encode_sounds(
+        self, sounds: Float[Array, "b f m"], dropout_key: Key[Array, ""] | None = None
+    ) -> Float[Array, "b d"]:
+        """One vector of length 1 for each spectrum."""
 
 
 class WordModel(Protocol):

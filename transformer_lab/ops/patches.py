@@ -42,6 +42,15 @@ def from_patches(
     return jnp.swapaxes(split, 2, 3).reshape(len(patches), *image, -1)
 
 
+def to_groups(clips: Float[Array, "b f h w c"], frames: int) -> Float[Array, "b g h w k"]:
+    """Groups of `frames` consecutive frames as images of `frames` * c channels, frame by frame.
+
+    The patches of such an image are the tubelets of the clip (Arnab 2021, section 3.2)."""
+    b, f, h, w, c = clips.shape
+    split = clips.reshape(b, f // frames, frames, h, w, c)
+    return jnp.moveaxis(split, 2, 4).reshape(b, f // frames, h, w, frames * c)
+
+
 def grid_sinusoids(grid: Size, width: int) -> Float[Array, "n d"]:
     """Sinusoids of each patch's column in half of the dims and of its row in the other half, each
     with sines before cosines (Chen 2021, section 5.1). The width must be a multiple of 4."""

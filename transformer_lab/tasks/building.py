@@ -25,6 +25,7 @@ def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
     if isinstance(model, Pictures):
         half = [0.5] * model.channels
         form = {"size": model.image_size, "channels": model.channels, "mean": half, "std": half}
+        form |= {"frames": model.frames} if hasattr(model, "frames") else {}
         files["images.json"] = json.dumps(form).encode()
     if "tokenizer" in sections:
         texts = model.text if isinstance(model, Towers) else model

@@ -69,6 +69,7 @@ class Contrastive(Naming):
     """
 
     NEEDS, COUNTED, load_data = TwoTowers, "concepts", emoji.load_emoji
+    PAIRS: tuple[tuple[str, str], ...] = (("image", "text"),)  # whose vectors are compared
 
     def check(self, model_kind: str, model_config: Any) -> None:
         super().check(model_kind, model_config)
@@ -123,9 +124,11 @@ class Contrastive(Naming):
         rows = [[tok.bos_id, *ids[:room], tok.eos_id] for ids in tok.encode_batch(texts)]
         return fill(ragged(rows), np.arange(len(rows)), (self.length,), tok.pad_id)
 
-    def _filled(self, images: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> HostBatch:
+    def _filled(
+        self, images: np.ndarray, texts: Sequence[str], rows: np.ndarray, **more: np.ndarray
+    ) -> HostBatch:
         """A batch with images and texts in the rows that `rows` marks, and zeros in the others."""
-        found = {"image": images, **self.encode_texts(texts)}
+        found = {"image": images, **self.encode_texts(texts), **more}
         batch = {name: np.zeros((len(rows), *x.shape[1:]), x.dtype) for name, x in found.items()}
         for name, values in found.items():
             batch[name][rows] = values
@@ -176,8 +179,9 @@ class Contrastive(Naming):
 
     def _embed(self, params: Params, batch: Batch, dropout_key: Any = None) -> dict[str, Array]:
         inputs = self.pixels(batch["image"]), batch["tokens"], dropout_key
-        out = self.apply(params, *inputs, None, batch["tokens_mask"][:, 0])
-        return {name: out[name] for name in ("image", "text")}
+        more = [batch["sound"]] if "sound" in batch else []
+        out = self.apply(params, *inputs, None, batch["tokens_mask"][:, 0], *more)
+        return {name: out[name] for name in dict.fromkeys(sum(self.PAIRS, ()))}
 
     def _compare(self, params: Params, vectors: dict, batch: Batch) -> dict[str, Pair]:
         heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
@@ -186,16 +190,22 @@ class Contrastive(Naming):
         return {"loss": pair, "scale": (heat["scale"], jnp.ones(()))}
 
     def _pair(self, vectors, heat, real, softmax):
-        both = vectors["image"], vectors["text"]
-        if self.config.loss == "sigmoid":
-            return sigmoid_loss(*both, heat["scale"], heat["bias"], real)
-        return softmax(*both, heat["scale"], real)
+        """The mean over the pairs of kinds of the loss between both."""
+        losses = []
+        for both in ([vectors[name] for name in pair] for pair in self.PAIRS):
+            if self.config.loss == "sigmoid":
+                losses.append(sigmoid_loss(*both, heat["scale"], heat["bias"], real))
+            else:
+                losses.append(softmax(*both, heat["scale"], real))
+        return sum(total for total, _ in losses) / len(losses), losses[0][1]
 
     def metrics(self, params: Params, batch: Batch) -> dict[str, Pair]:
-        """The loss within a batch, and the share of images whose own text is the most similar."""
+        """The loss within a batch, and the share of images whose own text is the most similar (with
+        other pairs of kinds the first of them)."""
         heat, real = self.apply(params, method="temperature"), batch["tokens_mask"][:, 0]
         vectors = self._embed(params, batch)
-        near = jnp.where(real, vectors["image"] @ vectors["text"].T, -2.0).argmax(axis=1)
+        first, second = (vectors[name] for name in self.PAIRS[0])
+        near = jnp.where(real, first @ second.T, -2.0).argmax(axis=1)
         right = (near == jnp.arange(len(near))).astype(jnp.float32)
         loss = self._pair(vectors, heat, real, softmax_loss)
         return {"loss": loss, "accuracy": masked_sum(right, real)}

@@ -1,4 +1,5 @@
-"""Classes of images, with soft labels where images are mixed (Dosovitskiy 2021, section 4)."""
+"""Classes of images (Dosovitskiy 2021, section 4) or clips (Arnab 2021), with soft labels where
+images are mixed."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from transformer_lab.data.batching import RowPlan
 from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
+from transformer_lab.data.images.video import read_clip
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError, fractions
 from transformer_lab.models.base import ImageEncoder, Patches
@@ -73,7 +75,8 @@ class ImageClassification(Labelled):
 
     A batch holds `image` (uint8 [rows, height, width, channels]), `label` (int32 [rows], or float32
     [rows, classes], the share of each class, where images are mixed) and `mask` (False at a row
-    that only fills the batch). Two grey images of 2 x 2 pixels:
+    that only fills the batch). With config.data.frames an image is a clip [frames, height, width,
+    channels]. Two grey images of 2 x 2 pixels:
 
         image  [[[[0], [80]], [[160], [0]]], [[[0], [80]], [[160], [240]]]]
         label  [0, 1]
@@ -93,11 +96,19 @@ class ImageClassification(Labelled):
             data,
             size=data.size or tuple(self._form.get("size", () if of_set else image_size)),
             channels=data.channels or self._form.get("channels", 0),
+            frames=data.frames or self._form.get("frames", 0),
         )
+        if self.frames and not hasattr(model_config, "frames"):
+            raise LabError(
+                f'config.data.frames = {self.frames} makes clips: use model.kind "video"'
+            )
+        if hasattr(model_config, "frames") and not self.frames:
+            raise LabError(f'model.kind = "{model_kind}" reads clips: set config.data.frames')
 
     def fit(self, model_config: Any) -> Any:
         """Adds an output for each class, and the size and channels of the data's images."""
         form = {"image_size": self.size, "channels": self.channels}
+        form |= {"frames": self.frames} if self.frames else {}
         if self.headless:
             return replace(model_config, head="none", **form)
         return replace(model_config, head="classes", classes=len(self.labels), **form)
@@ -118,6 +129,11 @@ class ImageClassification(Labelled):
     def channels(self) -> int:
         return self.data_config.channels or self.data.train.channels
 
+    @property
+    def frames(self) -> int:
+        """Frames of each clip; 0 where the data has images."""
+        return self.data_config.frames
+
     @cached_property
     def normalise(self) -> normalise.Normalisation:
         """The normalisation of the config, else of the checkpoint, else of the training set."""
@@ -130,11 +146,13 @@ class ImageClassification(Labelled):
             raise LabError(f"task.mean = {mean}, but images have {self.channels} channel(s)")
         return normalise.Normalisation(tuple(mean), tuple(std))
 
-    def read(self, path: str) -> UInt8[np.ndarray, "h w c"]:
-        """Reads an image file in the model's size and channels, not yet normalised."""
+    def read(self, path: str) -> UInt8[np.ndarray, "*frames h w c"]:
+        """Reads a file of an image or clip in the model's size and channels, not yet normalised."""
+        if self.frames:
+            return read_clip(path, self.frames, self.channels, self.size)
         return read_image(path, self.channels, self.size, self.data_config.background)
 
-    def read_images(self, paths: Sequence[str]) -> UInt8[np.ndarray, "n h w c"]:
+    def read_images(self, paths: Sequence[str]) -> UInt8[np.ndarray, "n *frames h w c"]:
         """Reads several image files."""
         return np.stack([self.read(path) for path in paths])
 
@@ -198,7 +216,8 @@ class ImageClassification(Labelled):
         label = shapes_of((rows,), label=np.int32)
         if self.sections["augment"].mixes:
             label = shapes_of((rows, len(self.labels)), label=np.float32)
-        image = shapes_of((rows, *self.size, self.channels), image=np.uint8)
+        frames = (self.frames,) if self.frames else ()
+        image = shapes_of((rows, *frames, *self.size, self.channels), image=np.uint8)
         return {**image, **label, **shapes_of((rows,), mask=bool)}
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
@@ -215,7 +234,7 @@ class ImageClassification(Labelled):
         values = {"num_examples": float(len(self.examples(split)))}
         if not values["num_examples"]:
             return Scores()
-        if final and isinstance(self.model_config, Patches):
+        if final and isinstance(self.model_config, Patches) and not self.frames:
             batch = next(self.eval_batches(split))
             for i, sums in enumerate(self._distances(params, place(batch))):
                 values[f"attention_distance_{i}"] = float(ratio(sums))
@@ -265,7 +284,7 @@ class ImageClassification(Labelled):
         return np.concatenate(found)
 
     def image_vectors(
-        self, params: Params, images: UInt8[np.ndarray, "n h w c"], place: Place
+        self, params: Params, images: UInt8[np.ndarray, "n *frames h w c"], place: Place
     ) -> Float[np.ndarray, "n d"]:
         """The features of each image, which a classifier reads."""
         return self._output("features", params, images, place)
@@ -282,6 +301,7 @@ class ImageClassification(Labelled):
 
     def assets(self) -> dict[str, bytes]:
         form = {"size": self.size, "channels": self.channels, **self.normalise._asdict()}
+        form |= {"frames": self.frames} if self.frames else {}
         return {FORM: json.dumps(form).encode(), **super().assets()}
 
     def classes(self) -> dict[str, set[str]]:
@@ -291,7 +311,9 @@ class ImageClassification(Labelled):
     def details(self) -> list[str]:
         mean, std = ([round(x, 4) for x in values] for values in self.normalise)
         return [
-            f"{self.size[0]} x {self.size[1]} x {self.channels}, mean {mean}, deviation {std}; "
+            f"{self.frames} x "
+            * bool(self.frames)
+            + f"{self.size[0]} x {self.size[1]} x {self.channels}, mean {mean}, deviation {std}; "
             f"{len(self.labels)} classes",
             f"batches: {self.steps_per_epoch():,} an epoch, one shape: {self.batch.rows} rows",
         ]

@@ -35,9 +35,12 @@ class AugmentConfig:
 
 
 def augment(
-    image: UInt8[np.ndarray, "h w c"], draw: int, config: AugmentConfig
-) -> UInt8[np.ndarray, "h w c"]:
-    """Crops, flips, applies RandAugment to, and randomly erases a part of one image."""
+    image: UInt8[np.ndarray, "*frames h w c"], draw: int, config: AugmentConfig
+) -> UInt8[np.ndarray, "*frames h w c"]:
+    """Crops, flips, applies RandAugment to, and randomly erases a part of one image, or of all
+    frames of a clip alike."""
+    if image.ndim == 4:
+        return np.stack([augment(frame, draw, config) for frame in image])
     rng = np.random.default_rng(draw)
     if pad := config.crop_padding:
         height, width = image.shape[:2]
@@ -54,11 +57,11 @@ def augment(
 
 
 def mix(
-    images: UInt8[np.ndarray, "rows h w c"],
+    images: UInt8[np.ndarray, "rows *frames h w c"],
     labels: Float32[np.ndarray, "rows classes"],
     draws: Int64[np.ndarray, "rows"],
     config: AugmentConfig,
-) -> tuple[UInt8[np.ndarray, "rows h w c"], Float32[np.ndarray, "rows classes"]]:
+) -> tuple[UInt8[np.ndarray, "rows *frames h w c"], Float32[np.ndarray, "rows classes"]]:
     """Mixup or CutMix of each row with another one; no row may be padding.
 
     The labels' shares are exactly those of the pixels."""
@@ -69,11 +72,11 @@ def mix(
         mixed = share * images.astype(np.float32) + (1 - share) * images[other]
         images = np.rint(mixed).astype(np.uint8)
     else:
-        height, width = images.shape[1:3]
+        height, width = images.shape[-3:-1]
         part = (1 - rng.beta(config.cutmix, config.cutmix)) ** 0.5
         rows, columns = (_middle(rng, size, part * size) for size in (height, width))
         images = images.copy()
-        images[:, rows, columns] = images[other, rows, columns]
+        images[..., rows, columns, :] = images[other][..., rows, columns, :]
         cut = (rows.stop - rows.start) * (columns.stop - columns.start)
         share = 1 - cut / (height * width)
     return images, (share * labels + (1 - share) * labels[other]).astype(np.float32)

@@ -58,13 +58,14 @@ def load(
     config: AugmentConfig | None = None,
     classes: int = 0,
 ) -> Batch:
-    """`image` uint8 [rows, h, w, c], `label` int32 [rows] and `mask` [rows], True at real rows.
+    """`image` uint8 [rows, h, w, c] (of clips [rows, f, h, w, c]), `label` int32 [rows] and `mask`
+    [rows], True at real rows.
 
     Ids are image numbers, -1 for padding, and with a config random seeds beside them. If it mixes
     images, `label` is float32 [rows, classes]: the share of each class."""
     ids = ids.reshape(len(ids), -1)
     real = ids[:, 0] >= 0
-    image = np.zeros((len(ids), *images.size, images.channels), np.uint8)
+    image = np.zeros((len(ids), *images.shape), np.uint8)
     label = np.zeros(len(ids), np.int32)
     for place in np.flatnonzero(real).tolist():
         row = images[int(ids[place, 0])]

@@ -1,4 +1,4 @@
-"""Loads labelled images from any source, split by class, and reduces them to a share."""
+"""Loads labelled images or clips from any source, split by class, and reduces them to a share."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,16 +11,18 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_lab.data.images import reading
+from transformer_lab.data.images.video import read_clip
 from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, read
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, at_least
 
 HELD = 2**28  # bytes of a split's images that are kept once they are read from their files
 
 
 class ImageSet(NamedTuple):
-    """The images of a split as uint8 arrays, paths or bytes, and the class number of each."""
+    """The images of a split as uint8 arrays, paths or bytes, and the class number of each. A clip
+    is an array [f, h, w, c], or the path of a video."""
 
-    items: Any  # a sequence of images
+    items: Any  # a sequence of images, or of clips
     labels: Any
     content: str  # text or digest that differs where the data does
     texts: Sequence[str] | None = None  # what each image shows, if the set says more than classes
@@ -39,7 +41,8 @@ class FoundImages(NamedTuple):
 class ImageConfig(SourceConfig):
     """Settings of images: the source, its files, their size and channels, and the splits."""
 
-    # fashion_mnist | idx | digits | folders | table | tfds | stamp_categories | emoji
+    # fashion_mnist | idx | digits | folders | table | tfds | stamp_categories | emoji |
+    # moving_stamps
     source: str = "fashion_mnist"
     path: str = ""  # local copy of the set, or the user's folder or files
     tfds_name: str = ""  # a set with the features "image" and "label"
@@ -49,6 +52,9 @@ class ImageConfig(SourceConfig):
     # (folders, table), and for other sources the size that their images have
     size: tuple[int, ...] = ()
     channels: int = 0  # 1 grey, 3 colour; 0: as the set has them
+    frames: int = 0  # of each clip, of a source that has clips; 0: images
+    clips: int = 20_000  # moving_stamps: of the training split
+    held_clips: int = 1000  # moving_stamps: of the validation split, and of the test split
     background: str = "white"  # behind what is transparent: a colour's name or #rrggbb
     validation_share: float = 0.1  # of each class; splits that the set has stay as they are
     test_share: float = 0.1  # held out for the final scores
@@ -67,13 +73,16 @@ class ImageConfig(SourceConfig):
             raise LabError(f"config.data.channels = {self.channels}: use 1 (grey) or 3 (colour)")
         if len(self.size) not in (0, 2) or min(self.size, default=1) < 1:
             raise LabError(f"config.data.size = {self.size}: give (height, width) in pixels, or ()")
+        at_least(self, "data", 0, "frames")
+        at_least(self, "data", 1, "clips", "held_clips")
         reading.check_colour(self.background)
 
 
 class Images(Sequence):
     """A sequence of {"image": uint8 [h, w, c], "label": int}, each read when it is asked for.
 
-    All images have the same `size` (height, width) and `channels`."""
+    All images have the same `size` (height, width) and `channels`. With `frames` they are clips
+    [f, h, w, c]."""
 
     def __init__(
         self,
@@ -84,12 +93,19 @@ class Images(Sequence):
         size: reading.Size = (),
         background: str = "white",
         texts: Sequence[str] | None = None,
+        frames: int = 0,
     ):
         self._items, self._labels, self._numbers, self._texts = items, labels, numbers, texts
         self.channels, self.size, self._background = channels, size, background
         self._held: dict[int, np.ndarray] = {}  # images of files, by number
+        self.frames = frames
         if not size and len(numbers):
-            self.size = self._read(int(numbers[0])).shape[:2]
+            self.size = self._read(int(numbers[0])).shape[-3:-1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one image, or of one clip."""
+        return (*([self.frames] if self.frames else ()), *self.size, self.channels)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -116,6 +132,12 @@ class Images(Sequence):
 
     def _read(self, number: int) -> np.ndarray:
         item = self._items[number]
+        if (isinstance(item, np.ndarray) and item.ndim == 4) != bool(self.frames):
+            has = "images" if self.frames else "clips"
+            raise LabError(f"config.data.frames = {self.frames}, but the source has {has}")
+        if self.frames:
+            frames = [reading.from_array(frame, self.channels, self.size) for frame in item]
+            return np.stack(frames)
         if isinstance(item, np.ndarray):
             return reading.from_array(item, self.channels, self.size)
         if (held := self._held.get(number)) is not None:
@@ -155,10 +177,13 @@ def load_images(config: ImageConfig) -> ImageSplits:
     splits, channels, size = {}, config.channels or found.channels, config.size
     for split in SPLITS:
         part = found.parts.get(split, found.parts["train"])
-        form = (channels, size, config.background, part.texts)
+        form = (channels, size, config.background, part.texts, config.frames)
         splits[split] = Images(part.items, part.labels, numbers[split], *form)
         size = splits[split].size  # the first training image's, for all
-    digest = hashlib.sha256(f"{found.names} {channels} {size} {config.background}".encode())
+    form = f"{found.names} {channels} {size} {config.background}" + f" {config.frames}" * bool(
+        config.frames
+    )
+    digest = hashlib.sha256(form.encode())
     for split in SPLITS:
         if split in found.parts:
             digest.update(found.parts[split].content.encode())
@@ -170,25 +195,27 @@ def load_images(config: ImageConfig) -> ImageSplits:
 def _whole(part: ImageSet, config: ImageConfig) -> ImageSet:
     """The images without damaged files; LabError names the first unless the config skips them.
 
-    Each file is decoded once for this, so that no damaged one stops a run later."""
+    Each file is decoded once for this, so that no damaged one stops a run later. The frames of
+    videos are kept in memory."""
     if not (isinstance(part.items, list) and all(isinstance(item, Path) for item in part.items)):
         return part
 
-    def good(file: Path) -> bool:
+    def good(file: Path) -> Path | np.ndarray | None:
         try:
+            if config.frames:
+                return read_clip(file, config.frames, config.channels or 3, config.size)
             reading.read_image(file, config.channels or 3, config.size, config.background)
         except LabError as error:
             if config.skip_damaged:
-                return False
+                return None
             raise LabError(f"{error}, or set config.data.skip_damaged = True") from error
-        return True
+        return file
 
     with ThreadPoolExecutor() as pool:
-        kept = np.flatnonzero(list(pool.map(good, part.items)))
-    if len(kept) == len(part.items):
-        return part
+        items = list(pool.map(good, part.items))
+    kept = [i for i, item in enumerate(items) if item is not None]
     texts = part.texts and [part.texts[i] for i in kept]
-    return ImageSet([part.items[i] for i in kept], part.labels[kept], part.content, texts)
+    return ImageSet([items[i] for i in kept], part.labels[kept], part.content, texts)
 
 
 def _split(found: FoundImages, config: ImageConfig) -> dict[str, np.ndarray]:

@@ -1,10 +1,12 @@
 """Tux Paint's stamps, described aloud in several languages, with the English descriptions."""
 
+from pathlib import Path
 from typing import Any
 
+from transformer_lab.data.described import Described
 from transformer_lab.data.fetch import folders
 from transformer_lab.data.splits import Found, Item, Report, fold, key
-from transformer_lab.data.spoken import Spoken, spoken_in
+from transformer_lab.data.spoken import Spoken, SpokenConfig, spoken_in
 from transformer_lab.errors import LabError
 
 LANGUAGES = "be", "bg", "ca", "da", "el", "en", "es", "fr", "lt", "nl", "ro", "ru"
@@ -18,7 +20,7 @@ def spoken(config: Any, report: Report) -> Found:
     recording, NAME_desc.ogg the English one."""
     language = spoken_in(config, LANGUAGES, translates=True)
     place = folders(config.path, "tuxpaint-stamps-default")[0]
-    ending = "_desc.ogg" if language == "en" else f"_desc_{language}.ogg"
+    ending = _ending(language)
     items = []
     for path in sorted(place.rglob(f"*{ending}")):
         stem = str(path).removesuffix(ending)
@@ -40,3 +42,30 @@ def spoken(config: Any, report: Report) -> Found:
     if not items:
         raise LabError(f'no description of a stamp in "{language}" below {place}')
     return Found({"train": items}, LICENCE)
+
+
+def described(config: Any, report: Report) -> Found:
+    """The stamps whose picture is described aloud in each of the config's languages; those with
+    the same words in the first language are a group."""
+    found: dict[str, dict[str, Spoken]] = {}
+    for language in config.languages:
+        one = SpokenConfig(source="described_stamps", language=language, path=config.path)
+        for item in spoken(one, report).parts["train"]:
+            found.setdefault(item.row.path.removesuffix(_ending(language)), {})[language] = item.row
+    items = []
+    for stem, said in sorted(found.items()):
+        if len(said) < len(config.languages) or not Path(f"{stem}.png").is_file():
+            report["no_picture_or_not_in_all_languages"] += 1
+            continue
+        texts, sounds = (
+            {k: getattr(row, part) for k, row in said.items()} for part in ("text", "path")
+        )
+        name = said[config.languages[0]].name
+        row = Described(name, f"{stem}.png", texts, sounds)
+        items.append(Item(key(texts[config.languages[0]]), row))
+    return Found({"train": items}, LICENCE)
+
+
+def _ending(language: str) -> str:
+    """What the names of a language's recordings have after the stamp's name."""
+    return "_desc.ogg" if language == "en" else f"_desc_{language}.ogg"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from transformer_lab.data.emoji import ARTISTS, Captioned, Concept, Drawing
 from transformer_lab.data.fetch import fetch
@@ -43,7 +42,7 @@ def captioned(config: Any) -> Captioned:
         return Concept(code, category, tags, drawings, len(drawn_by_other) - 1)
 
     def pictures() -> tuple[np.ndarray, np.ndarray]:
-        return _read_pictures(drawn), _read_pictures(drawn_by_other)
+        return read_pictures(drawn, SIDE), read_pictures(drawn_by_other, SIDE)
 
     codes = [code for code in english if code in mine and code in others]
     return Captioned(codes, concept, pictures, LICENCE)
@@ -107,14 +106,3 @@ def _json(file: Path) -> Any:
         return json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise LabError(f"{file} cannot be read ({error})") from error
-
-
-def _read_pictures(files: list[Path]) -> np.ndarray:
-    """Reads pictures as RGBA with colours multiplied by opacity, which scaling needs."""
-    found = np.zeros((len(files), SIDE, SIDE, 4), np.uint8)
-    for row, file in zip(found, files, strict=True):
-        with Image.open(file) as image:
-            pixels = np.asarray(image.convert("RGBA").resize((SIDE, SIDE)), np.uint16)
-        row[..., :3] = (pixels[..., :3] * pixels[..., 3:] + 127) // 255
-        row[..., 3] = pixels[..., 3]
-    return found

@@ -1,4 +1,4 @@
-"""The user's own images: a folder for each class."""
+"""The user's own images or videos: a folder for each class."""
 
 from os.path import relpath
 from pathlib import Path
@@ -13,16 +13,19 @@ from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".ogv", ".gif")
 Labelled = list[tuple[Path, str]]
 
 
 def images(config: Any) -> FoundImages:
     """CLASS/.../image, or SPLIT/CLASS/.../image with the splits train, validation and test.
 
-    Hidden files and folders are ignored; val, valid and dev also mean validation."""
+    They are videos where the config asks for frames. Hidden files and folders are ignored; val,
+    valid and dev also mean validation."""
     folder = own_path(config, "your files")
     if not folder.is_dir():
         raise LabError(f"config.data.path: no folder {folder}")
+    suffixes = VIDEOS if config.frames else SUFFIXES
     places = {"train": [folder]}
     if (folder / "train").is_dir():
         named = [place for place in visible(folder, "*") if place.is_dir()]
@@ -30,17 +33,17 @@ def images(config: Any) -> FoundImages:
     if double := next((some for some in places.values() if len(some) > 1), None):
         raise LabError(f"{double[0]} and {double[1]} are both the validation split: keep one")
     return with_classes(
-        {split: _classes(some[0]) for split, some in places.items() if some}, folder
+        {split: _classes(some[0], suffixes) for split, some in places.items() if some}, folder
     )
 
 
-def _classes(folder: Path) -> Labelled:
+def _classes(folder: Path, suffixes: tuple[str, ...]) -> Labelled:
     places = [place for place in visible(folder, "*") if place.is_dir()]
     return [
         (file, place.name)
         for place in places
         for file in visible(place)
-        if file.suffix.lower() in SUFFIXES and file.is_file()
+        if file.suffix.lower() in suffixes and file.is_file()
     ]
 
 

@@ -47,10 +47,10 @@ class Cutout(NamedTuple):
 
 def boxed(config: Any) -> FoundBoxes:
     """Scenes of each split, with stamps and photographs divided by hashes of their names."""
-    stamps, photographs = _prepared(folders(config.path, *PACKAGES))
-    owner = _divided([name for name, _ in photographs], config)
+    stamps, photographs = prepared(folders(config.path, *PACKAGES))
+    owner = divided([name for name, _ in photographs], config)
     for label in range(len(CLASSES)):
-        owner |= _divided([stamp.name for stamp in stamps if stamp.label == label], config)
+        owner |= divided([stamp.name for stamp in stamps if stamp.label == label], config)
     parts, report = {}, {}
     for number, split in enumerate(SPLITS):
         mine = [stamp for stamp in stamps if owner[stamp.name] == split]
@@ -63,7 +63,7 @@ def boxed(config: Any) -> FoundBoxes:
     return FoundBoxes(parts, list(CLASSES), LICENCE, content, report)
 
 
-def _divided(names: list[str], config: Any) -> dict[str, str]:
+def divided(names: list[str], config: Any) -> dict[str, str]:
     """The split of each name; validation and test have at least one. Raises: LabError if nothing
     is left to train on."""
     shares = config.validation_share, config.test_share
@@ -92,7 +92,7 @@ class Scenes(Sequence):
 
     def __getitem__(self, index: int) -> Boxed:
         rng, side = np.random.default_rng((*self.seed, index)), self.side
-        scene = self._background(rng)
+        scene = background(self.photographs, side, rng)
         boxes, labels = [], []
         for _ in range(rng.integers(1, self.most + 1)):
             label = int(rng.integers(len(CLASSES)))
@@ -129,15 +129,16 @@ class Scenes(Sequence):
         mirrored = Image.Transpose.FLIP_LEFT_RIGHT
         return stamp.transpose(mirrored) if rng.random() < 0.5 else stamp
 
-    def _background(self, rng: np.random.Generator) -> Image.Image:
-        """A square of a random size from a random photograph, perhaps mirrored."""
-        photograph = self.photographs[rng.integers(len(self.photographs))]
-        part = int(rng.uniform(0.4, 1.0) * min(photograph.size))
-        left, top = (int(rng.integers(n - part + 1)) for n in photograph.size)
-        scene = photograph.crop((left, top, left + part, top + part))
-        scene = scene.resize((self.side, self.side), Image.Resampling.BILINEAR)
-        mirrored = Image.Transpose.FLIP_LEFT_RIGHT
-        return scene.transpose(mirrored) if rng.random() < 0.5 else scene
+
+def background(photographs: list, side: int, rng: np.random.Generator) -> Image.Image:
+    """A square of `side` pixels, of a random part of a random photograph, perhaps mirrored."""
+    photograph = photographs[rng.integers(len(photographs))]
+    part = int(rng.uniform(0.4, 1.0) * min(photograph.size))
+    left, top = (int(rng.integers(n - part + 1)) for n in photograph.size)
+    scene = photograph.crop((left, top, left + part, top + part))
+    scene = scene.resize((side, side), Image.Resampling.BILINEAR)
+    mirrored = Image.Transpose.FLIP_LEFT_RIGHT
+    return scene.transpose(mirrored) if rng.random() < 0.5 else scene
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> float:
@@ -147,7 +148,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> float:
     return float(sides.clip(0).prod() / min(areas))
 
 
-def _prepared(places: list[Path]) -> tuple[list[Cutout], list[tuple[str, Image.Image]]]:
+def prepared(places: list[Path]) -> tuple[list[Cutout], list[tuple[str, Image.Image]]]:
     """The cut-outs and photographs, decoded and scaled once and then kept in the cache."""
     files = _files(places)
     facts = f"{CLASSES} {SIDE} {HEIGHT} {OPAQUE} " + " ".join(
