@@ -83,6 +83,11 @@ def test_a_runs_report_holds_scores_classes_samples_and_changed_settings(run):
     assert not re.search(r"https?://|src=", text)
 
 
+def test_a_directory_of_another_library_shows_what_there_is(tmp_path):
+    write_json(tmp_path / "config.json", {"model_type": "gpt2"})
+    assert report.parts(tmp_path) == [document.note("0 steps, not finished")]
+
+
 def test_the_best_step_of_each_score_is_marked(run):
     lines = report.read_metrics(run)
     loss, accuracy = report.curves(lines)

@@ -47,8 +47,9 @@ def parts(workdir: Path) -> list[str]:
         head = ("source", "output", "reference")[: len(results["samples"][0])]
         shown = document.table(head, results["samples"], "text")
         found.append(document.section("Samples of the test split", shown))
-    if (workdir / CONFIG).exists():
-        rows = changed(renamed(read_json(workdir / CONFIG)))
+    config = read_json(workdir / CONFIG) if (workdir / CONFIG).exists() else {}
+    if "task" in config:  # a Hugging Face directory has another config.json
+        rows = changed(renamed(config))
         head = "key", "value", "default"
         body = document.table(head, rows, "text") if rows else document.note("none")
         found.append(document.section("Settings that differ from the default", body))
