@@ -11,4 +11,7 @@ def as_rows(
     those of the first row come first. Row (5, 6, 7) with starts 0 and 1 and length 2 gives (5, 6)
     and (6, 7)."""
     parts = jnp.take(x, starts[:, None] + jnp.arange(length), axis=axis)
-    return jnp.moveaxis(parts, axis, 1).reshape(-1, *x.shape[1:axis], length, *x.shape[axis + 1 :])
+    rows = len(x) * len(starts)
+    return jnp.moveaxis(parts, axis, 1).reshape(
+        rows, *x.shape[1:axis], length, *x.shape[axis + 1 :]
+    )
