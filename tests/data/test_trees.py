@@ -91,7 +91,8 @@ def test_the_parsers_first_tree_is_kept_and_its_words_are_the_sentence(program, 
     assert [found.report[name] for name in counts] == [1, 1, 1, 1]
     assert "parsing 2 of 2 sentences into" in capfd.readouterr().err
     program.write_text("#!/bin/false\n", "utf-8")  # all is in the cache
-    assert load(tmp_path, *texts).fingerprint() == found.fingerprint()
+    (tmp_path / "again").mkdir()
+    assert load(tmp_path / "again", *texts).fingerprint() == found.fingerprint()
 
 
 def test_a_program_that_fails_is_one_line(program, tmp_path):

@@ -15,9 +15,9 @@ def test_the_scores_are_the_formula_for_each_pair_of_words():
     params = head.init(jax.random.key(0), states, None, None)
     leaves, tree = jax.tree.flatten(params)
     draw = np.random.default_rng(1)
-    leaves = [draw.normal(size=leaf.shape).astype(np.float32) for leaf in leaves]
+    leaves = [jnp.asarray(draw.normal(size=leaf.shape), jnp.float32) for leaf in leaves]
     params = jax.tree.unflatten(tree, leaves)
-    values = params["params"]
+    values = jax.tree.map(np.asarray, params["params"])
     assert values["arc"]["kernel"].shape == (1, 5, 5)
     assert values["label"]["kernel"].shape == (5, 4, 4)
 
