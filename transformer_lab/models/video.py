@@ -108,8 +108,8 @@ class Video(Model):
         if cfg.time == "joint":
             out = {"features": self.spatial(groups.reshape(b, g * h, w, c), keys[0])["features"]}
         else:
-            each = self.spatial(groups.reshape(b * g, h, w, c), keys[0])["features"]
-            vectors = each.reshape(b, g, cfg.width)
+            vectors = self.spatial(groups.reshape(b * g, h, w, c), keys[0])["features"]
+            vectors = vectors.reshape(b, g, cfg.width)
             out = {"groups": vectors, "features": self._over_time(vectors, keys[1])}
         if cfg.head == "classes":
             out["logits"] = self.classifier(out["features"]).astype(jnp.float32)
