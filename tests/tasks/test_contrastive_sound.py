@@ -13,7 +13,6 @@ from transformer_lab.errors import LabError
 from transformer_lab.ops.contrastive import softmax_loss
 from transformer_lab.ops.spectrograms import log_mel
 from transformer_lab.tasks.naming import recalls
-from transformer_lab.training.config import resolve
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +91,6 @@ def test_the_loss_is_the_mean_of_three_pairs_and_recall_that_of_the_vectors(trai
     if rows == len(task.examples("test")):
         own = recalls("fr_sound_to_text_recall_", near, np.arange(rows), (1,))
         assert scores.values["fr_sound_to_text_recall_1"] == own["fr_sound_to_text_recall_1"]
-
-
-def test_a_tower_of_sound_has_one_channel_and_no_head(tmp_path):
-    for changes in ({"model__sound__channels": 3}, {"model__sound__head": "classes"}):
-        with pytest.raises(LabError, match="model.sound: a tower of sound has"):
-            resolve(towers_config(tmp_path, **changes))
 
 
 def test_a_picture_lies_in_the_middle_of_a_transparent_square(tmp_path):

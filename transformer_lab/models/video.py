@@ -60,8 +60,9 @@ class VideoConfig(VisionConfig):
         the channels of all its frames, and with joint attention all groups below each other."""
         own = {field.name: getattr(self, field.name) for field in fields(VisionConfig)}
         height, width = self.image_size
-        own["image_size"] = height * (self.groups if self.time == "joint" else 1), width
-        return VisionConfig(**own | {"channels": self.channels * self.tubelet, "head": "none"})
+        size = height * (self.groups if self.time == "joint" else 1), width
+        form = {"image_size": size, "channels": self.channels * self.tubelet, "head": "none"}
+        return VisionConfig(**own | form)
 
 
 class Video(Model):

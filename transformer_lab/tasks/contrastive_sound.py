@@ -54,10 +54,6 @@ class ContrastiveSound(Contrastive):
 
     # Data.
 
-    @property
-    def languages(self) -> tuple[str, ...]:
-        return self.sections["data"].languages
-
     def train_texts(self) -> Iterator[str]:
         return (said for row in self.data.train for said in row.text.values())
 
@@ -70,7 +66,7 @@ class ContrastiveSound(Contrastive):
         compute = lambda sound: np.asarray(_log_mel(sound, bands))  # noqa: E731
         sound = {
             language: spectra([row.sounds[language] for row in every], bands, RATE, compute)
-            for language in self.languages
+            for language in self.sections["data"].languages
         }
         pictures = read_pictures([row.picture for row in every], SIDE)
         return {row.name: i for i, row in enumerate(every)}, pictures, sound
@@ -104,7 +100,7 @@ class ContrastiveSound(Contrastive):
     def load_train(self, ids: np.ndarray, _: Any) -> HostBatch:
         """A training batch; each row's language and variation follow from the random seeds."""
         real, rng = ids[:, 0] >= 0, np.random.default_rng(ids[:, 1])
-        said = rng.choice(self.languages, int(real.sum())).tolist()
+        said = rng.choice(self.sections["data"].languages, int(real.sum())).tolist()
         rows = zip([self.data.train[i] for i in ids[real, 0]], said, strict=True)
         return self._batch(list(rows), real, rng)
 
@@ -114,7 +110,8 @@ class ContrastiveSound(Contrastive):
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each picture once in each language, unchanged."""
-        rows = [(row, language) for language in self.languages for row in self.examples(split)]
+        languages = self.sections["data"].languages
+        rows = [(row, language) for language in languages for row in self.examples(split)]
         for first in range(0, len(rows), self.rows):
             some = rows[first : first + self.rows]
             yield self._batch(some, np.arange(self.rows) < len(some))
@@ -130,7 +127,7 @@ class ContrastiveSound(Contrastive):
         """Recall at 1 and 10 in both directions between each two kinds, in each language, among the
         split's pictures of different descriptions; `chance_1` and `chance_10` beside them."""
         found, samples = {}, []
-        for language in self.languages:
+        for language in self.sections["data"].languages:
             rows = list({key(row.text[language]): row for row in self.examples(split)}.values())
             if not rows:
                 return Scores()

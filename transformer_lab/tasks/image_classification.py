@@ -98,12 +98,11 @@ class ImageClassification(Labelled):
             channels=data.channels or self._form.get("channels", 0),
             frames=data.frames or self._form.get("frames", 0),
         )
-        if self.frames and not hasattr(model_config, "frames"):
+        if hasattr(model_config, "frames") != bool(self.frames):
             raise LabError(
-                f'config.data.frames = {self.frames} makes clips: use model.kind "video"'
+                f'config.data.frames = {self.frames} does not go with model.kind = "{model_kind}": '
+                'clips, of 1 frame or more, go with "video", images (0) with the others'
             )
-        if hasattr(model_config, "frames") and not self.frames:
-            raise LabError(f'model.kind = "{model_kind}" reads clips: set config.data.frames')
 
     def fit(self, model_config: Any) -> Any:
         """Adds an output for each class, and the size and channels of the data's images."""

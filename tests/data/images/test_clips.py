@@ -93,7 +93,10 @@ def test_clips_where_images_are_wanted_and_images_where_clips_are_are_refused(fo
         load_images(ImageConfig(path=str(folder), **STAMPS | {"frames": 0}))
     with pytest.raises(LabError, match="config.data.frames = 4, but the source has images"):
         load_images(ImageConfig(source="digits", frames=4))
-    for model, frames, words in (("vision", 4, 'use model.kind "video"'), ("video", 0, "set con")):
+    for model, frames, words in (
+        ("vision", 4, "frames = 4 .*vision"),
+        ("video", 0, "frames = 0 .*video"),
+    ):
         with pytest.raises(LabError, match=words):
             tiny.make_trainer(task_config(folder, model, data__frames=frames), 1)
 
