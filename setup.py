@@ -62,11 +62,13 @@ setup(
     extras_require={
         "audio": ["soundfile>=0.13", "soxr>=0.5"],
         "detection": ["pycocotools>=2.0.8"],
+        "video": ["imageio-ffmpeg>=0.6"],
         "test": [
             "beartype>=0.20",
             "gguf>=0.17",
             "httpx>=0.27",
             "hypothesis>=6.100",
+            "imageio-ffmpeg>=0.6",
             "ipykernel>=6.29",
             "jinja2>=3.1",
             "nbclient>=0.10",

@@ -94,7 +94,7 @@ def test_dropout_needs_a_key_and_a_wrong_clip_is_refused():
     with pytest.raises(LabError, match="a clip has 4 frames"):
         model.apply(variables, CLIPS[:, :2])
     for changes, message in (
-        ({"frames": 5, "tubelet": 2}, "model.frames = 5 is no multiple of model.tubelet = 2"),
+        ({"frames": 5, "tubelet": 2}, "model.frames = 5 is no multiple of model.tubelet"),
         ({"time": "joined"}, 'did you mean "joint"'),
         ({"pre_logits": 4}, "model.pre_logits"),
     ):

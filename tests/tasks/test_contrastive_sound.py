@@ -13,7 +13,6 @@ from transformer_lab.errors import LabError
 from transformer_lab.ops.contrastive import softmax_loss
 from transformer_lab.ops.spectrograms import log_mel
 from transformer_lab.tasks.naming import recalls
-from transformer_lab.training.config import resolve
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def trainer(tmp_path_factory):
         patch.setenv("TRANSFORMER_LAB_CACHE", str(folder / "cache"))
         write_described(folder)
         trainer = make_trainer(towers_config(folder, data__test_share=0.4), 1)
-        assert len(trainer.task._spectra["fr"]) == 3
+        assert len(trainer.task._stored[2]["fr"]) == 3
         yield trainer
 
 
@@ -34,7 +33,7 @@ def test_stamps_with_a_picture_and_all_languages_are_read_and_like_words_stay_to
     groups = [{"red_desc_fr.ogg"}, {"lime_desc_fr.ogg", "copy_desc_fr.ogg"}]
     assert sorted(names.values(), key=len) == groups  # equal descriptions, one split
     row = next(row for part in (data.train, data.test) for row in part if "red" in row.name)
-    assert row.texts == {"fr": "Une boîte rouge.", "ru": "Ящик красный."}
+    assert row.text == {"fr": "Une boîte rouge.", "ru": "Ящик красный."}
     assert row.sounds["ru"].endswith("red_desc_ru.ogg") and row.picture.endswith("red.png")
 
 
@@ -46,7 +45,7 @@ def test_a_rows_image_caption_and_sound_belong_together(trainer):
     rows = [(row, language) for language in ("fr", "ru") for row in task.examples("test")]
     assert batch["tokens_mask"][:, 0].sum() == len(rows)
     for i, (row, language) in enumerate(rows):
-        texts = task.encode_texts([row.texts[language]])
+        texts = task.encode_texts([row.text[language]])
         np.testing.assert_array_equal(batch["tokens"][i], texts["tokens"][0])
         colour = row.name.replace("copy", "lime").split("_")[0]
         assert batch["image"][i, 1, 1].tolist() == {"red": [255, 0, 0], "lime": [0, 255, 0]}[colour]
@@ -72,31 +71,26 @@ def test_the_loss_is_the_mean_of_three_pairs_and_recall_that_of_the_vectors(trai
     vectors = [np.asarray(found[name]) for name in ("image", "text", "sound")]
     for x in vectors:
         np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-5)
-    alone = task.sound_vectors(params, batch["sound"], trainer.place)
+    alone = task._vectors(params, "sound", batch["sound"], trainer.place)
     np.testing.assert_allclose(alone, vectors[2], atol=1e-5)
     scale = task.apply(params, method="temperature")["scale"]
     mask = batch["tokens_mask"][:, 0]
     losses = [
-        softmax_loss(vectors[a], vectors[b], scale, mask) for a, b in ((0, 1), (0, 2), (1, 2))
+        softmax_loss(jnp.asarray(vectors[a]), jnp.asarray(vectors[b]), scale, jnp.asarray(mask))
+        for a, b in ((0, 1), (0, 2), (1, 2))
     ]
-    total, weight = task.loss(params, placed, None)["loss"]
+    total, weight = task.metrics(params, placed)["loss"]
     assert float(weight) == mask.sum()
     assert float(total) == pytest.approx(float(sum(t for t, _ in losses)) / 3, rel=1e-5)
     scores = task.score(params, "test", trainer.place, True)
     # Of equal descriptions one is scored.
-    rows = len({row.texts["fr"] for row in task.examples("test")})
+    rows = len({row.text["fr"] for row in task.examples("test")})
     assert scores.values["fr_chance_1"] == 1 / rows
     assert len([name for name in scores.values if "recall" in name]) == 2 * 3 * 2 * 2
     near = vectors[2][:rows] @ vectors[1][:rows].T
     if rows == len(task.examples("test")):
         own = recalls("fr_sound_to_text_recall_", near, np.arange(rows), (1,))
         assert scores.values["fr_sound_to_text_recall_1"] == own["fr_sound_to_text_recall_1"]
-
-
-def test_a_tower_of_sound_has_one_channel_and_no_head(tmp_path):
-    for changes in ({"model__sound__channels": 3}, {"model__sound__head": "classes"}):
-        with pytest.raises(LabError, match="model.sound: a tower of sound has"):
-            resolve(towers_config(tmp_path, **changes))
 
 
 def test_a_picture_lies_in_the_middle_of_a_transparent_square(tmp_path):

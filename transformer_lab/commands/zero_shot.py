@@ -51,7 +51,7 @@ def main(paths: list[str]) -> None:
 def open_towers():
     """The (trainer, parameters) of --workdir. Raises: LabError unless it has two towers."""
     config = cli.get_config()
-    if config.model.kind != "two_towers":
+    if config.model.kind not in ("two_towers", "three_towers"):
         raise LabError(
             f"a run of {config.model.kind} has no two towers: train configs/clip_emoji.py"
         )

@@ -1,12 +1,11 @@
 """Pictures with their descriptions, written and spoken in several languages."""
 
-import hashlib
-import json
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from transformer_lab.data.splits import SPLITS, SourceConfig, Splits, split_by_share
+from transformer_lab.data.splits import SourceConfig, split_by_share
+from transformer_lab.data.spoken import SpokenSplits
 from transformer_lab.errors import LabError
 
 
@@ -16,7 +15,7 @@ class Described(NamedTuple):
 
     name: str
     picture: str
-    texts: dict[str, str]
+    text: dict[str, str]
     sounds: dict[str, str]
 
 
@@ -40,18 +39,9 @@ class DescribedConfig(SourceConfig):
             raise LabError("config.data.languages needs one")
 
 
-class DescribedSplits(Splits):
-    """The described pictures of each split."""
-
-    def fingerprint(self) -> str:
-        """A SHA-256 of the names and texts of all splits, wherever the files are."""
-        names = [[[row.name, row.texts] for row in getattr(self, split)] for split in SPLITS]
-        return hashlib.sha256(json.dumps(names).encode()).hexdigest()
-
-
-def load_described(config: DescribedConfig) -> DescribedSplits:
+def load_described(config: DescribedConfig) -> SpokenSplits:
     """The pictures of a config, fetched when first used; the same for every run. No description in
     the first language is in two splits."""
     name = attrgetter("name")
     found = split_by_share(config, "max_examples", name, name)
-    return DescribedSplits(found.train, found.validation, found.test, found.report, found.licence)
+    return SpokenSplits(found.train, found.validation, found.test, found.report, found.licence)

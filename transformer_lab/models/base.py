@@ -157,12 +157,6 @@ class Forecaster(Protocol):
         s = t + h."""
 
 
-class Hears(Towers, Protocol):
-    """Settings of a model with a tower of sound beside them."""
-
-    sound: Any  # the settings of the tower of sound
-
-
 class LanguageModel(Protocol):
     """Computes logits of the next token, for all positions at once or step by step."""
 
@@ -367,8 +361,6 @@ class TwoTowers(Protocol):
 
 class ThreeTowers(TwoTowers, Protocol):
     """Maps sounds to vectors of length 1 in the same space."""
-
-    config: Hears
 
     def encode_sounds(
         self, sounds: Float[Array, "b f m"], dropout_key: Key[Array, ""] | None = None

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.errors import LabError
 from transformer_lab.layers.basic import dense
 from transformer_lab.models import two_towers
 from transformer_lab.models.two_towers import TwoTowers, TwoTowersConfig
@@ -22,11 +21,6 @@ class ThreeTowersConfig(TwoTowersConfig):
     sound: VisionConfig = VisionConfig(
         image_size=(1024, 128), patch_size=(16, 16), channels=1, head="none"
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.sound.head != "none" or self.sound.channels != 1:
-            raise LabError('model.sound: a tower of sound has head = "none" and channels = 1')
 
 
 class ThreeTowers(TwoTowers):

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from transformer_lab.errors import LabError, at_least
 from transformer_lab.layers.basic import dense
+from transformer_lab.layers.config import CHOICES
 from transformer_lab.layers.embedding import enter
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
@@ -17,6 +18,7 @@ from transformer_lab.models.vision import Vision, VisionConfig
 from transformer_lab.ops.patches import to_groups
 
 OWN = {
+    "positions": CHOICES["positions"],
     "time": ("factorised", "joint"),
     "pooling": ("class", "mean", "attention"),
     "distillation": ("none",),
@@ -40,9 +42,7 @@ class VideoConfig(VisionConfig):
         at_least(self, "model", 1, "frames", "tubelet")
         at_least(self, "model", 0, "temporal_layers")
         if self.frames % self.tubelet:
-            raise LabError(
-                f"model.frames = {self.frames} is no multiple of model.tubelet = {self.tubelet}"
-            )
+            raise LabError(f"model.frames = {self.frames} is no multiple of model.tubelet")
         if self.pre_logits:
             raise LabError("model.pre_logits: a model of clips has no such layer, use 0")
 
@@ -60,15 +60,9 @@ class VideoConfig(VisionConfig):
         the channels of all its frames, and with joint attention all groups below each other."""
         own = {field.name: getattr(self, field.name) for field in fields(VisionConfig)}
         height, width = self.image_size
-        own["image_size"] = height * (self.groups if self.time == "joint" else 1), width
-        return VisionConfig(**own | {"channels": self.channels * self.tubelet, "head": "none"})
-
-    @property
-    def temporal(self) -> "VideoConfig":
-        """The settings of the stack over groups. Positions in time are learned where those of the
-        patches are sinusoids of rows and columns."""
-        positions = "learned" if self.positions == "sincos2d" else self.positions
-        return replace(self, positions=positions, max_length=1 + self.groups)
+        size = height * (self.groups if self.time == "joint" else 1), width
+        form = {"image_size": size, "channels": self.channels * self.tubelet, "head": "none"}
+        return VisionConfig(**own | form)
 
 
 class Video(Model):
@@ -87,8 +81,9 @@ class Video(Model):
             if cfg.pooling == "class":
                 init = nn.initializers.normal(cfg.init_std)
                 self.temporal_token = self.param("temporal_token", init, (cfg.width,))
-            self.temporal_positions = PositionVectors(cfg.temporal)
-            self.temporal = Stack(cfg.temporal, cfg.temporal_layers)
+            stage = replace(cfg, max_length=1 + cfg.groups)
+            self.temporal_positions = PositionVectors(stage)
+            self.temporal = Stack(stage, cfg.temporal_layers)
         if cfg.head == "classes":
             self.classifier = dense(cfg, cfg.classes, True)
 
@@ -114,8 +109,8 @@ class Video(Model):
         if cfg.time == "joint":
             out = {"features": self.spatial(groups.reshape(b, g * h, w, c), keys[0])["features"]}
         else:
-            each = self.spatial(groups.reshape(b * g, h, w, c), keys[0])["features"]
-            vectors = each.reshape(b, g, cfg.width)
+            vectors = self.spatial(groups.reshape(b * g, h, w, c), keys[0])["features"]
+            vectors = vectors.reshape(b, g, cfg.width)
             out = {"groups": vectors, "features": self._over_time(vectors, keys[1])}
         if cfg.head == "classes":
             out["logits"] = self.classifier(out["features"]).astype(jnp.float32)
@@ -131,7 +126,7 @@ class Video(Model):
             x = jnp.concatenate([first, x], axis=1)
         keys = (None,) * 2 if key is None else jax.random.split(key)
         vectors = self.temporal_positions(jnp.arange(x.shape[1])[None])
-        x, added = enter(cfg.temporal, x, vectors, None, keys[0])
+        x, added = enter(cfg, x, vectors, None, keys[0])
         x = self.temporal(x, dropout_key=keys[1], added=added)
         return x[:, 0] if cfg.pooling == "class" else x.mean(axis=1)
 

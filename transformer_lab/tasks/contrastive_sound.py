@@ -1,7 +1,6 @@
 """Contrastive training on images, captions and recordings of them (VATT: Akbari 2021)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_lab import text
-from transformer_lab.data.batching import RowPlan, RowsConfig
+from transformer_lab.data.batching import RowsConfig
 from transformer_lab.data.described import Described, DescribedConfig, load_described
-from transformer_lab.data.drawings import draw_plan, plain, read_pictures, varied
+from transformer_lab.data.drawings import plain, read_pictures, varied
 from transformer_lab.data.spec_augment import SpecAugmentConfig, hide_stripes
 from transformer_lab.data.spectra import Spectra, spectra
 from transformer_lab.data.splits import SPLITS, key
@@ -22,25 +21,18 @@ from transformer_lab.ops.spectrograms import RATE, log_mel
 from transformer_lab.tasks.base import HostBatch, Params, Place, Scores
 from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.tasks.contrastive import Contrastive, ContrastiveConfig
-from transformer_lab.tasks.naming import Naming, Vectors, recalls
+from transformer_lab.tasks.naming import Naming, recalls
 
 SIDE = 64  # pixels of a stored picture
-EARLY = 20  # the most frames of 10 ms by which a recording is moved in training
-_log_mel = jax.jit(log_mel, static_argnums=1)
-
-
-@dataclass(frozen=True)
-class ContrastiveSoundConfig(ContrastiveConfig):
-    """Settings of contrastive training with sound, the config section `task`."""
-
-
+LATE = 20  # the most frames of 10 ms by which a recording is moved in training
 SECTIONS = {
-    "task": ContrastiveSoundConfig,
+    "task": ContrastiveConfig,
     "data": DescribedConfig,
     "batch": RowsConfig,
     "augment": SpecAugmentConfig,
     "tokenizer": text.TokenizerConfig,
 }
+_log_mel = jax.jit(log_mel, static_argnums=1)
 
 
 class ContrastiveSound(Contrastive):
@@ -62,73 +54,55 @@ class ContrastiveSound(Contrastive):
 
     # Data.
 
-    @property
-    def languages(self) -> tuple[str, ...]:
-        return self.sections["data"].languages
-
     def train_texts(self) -> Iterator[str]:
-        return (said for row in self.data.train for said in row.texts.values())
+        return (said for row in self.data.train for said in row.text.values())
 
     @cached_property
-    def _rows(self) -> dict[str, int]:
-        """The number of each picture's name, over all splits."""
+    def _stored(self) -> tuple[dict[str, int], np.ndarray, dict[str, Spectra]]:
+        """The number of each name over all splits, and by it the pictures and, by language, the
+        spectra."""
         every = [row for split in SPLITS for row in self.examples(split)]
-        return {row.name: i for i, row in enumerate(every)}
-
-    @cached_property
-    def _pictures(self) -> np.ndarray:
-        every = [row.picture for split in SPLITS for row in self.examples(split)]
-        return read_pictures(every, SIDE)
-
-    @cached_property
-    def _spectra(self) -> dict[str, Spectra]:
         bands = self.model_config.sound.image_size[1]
         compute = lambda sound: np.asarray(_log_mel(sound, bands))  # noqa: E731
-        every = [row for split in SPLITS for row in self.examples(split)]
-        return {
+        sound = {
             language: spectra([row.sounds[language] for row in every], bands, RATE, compute)
-            for language in self.languages
+            for language in self.sections["data"].languages
         }
+        pictures = read_pictures([row.picture for row in every], SIDE)
+        return {row.name: i for i, row in enumerate(every)}, pictures, sound
 
     def heard(
         self, row: Described, language: str, rng: np.random.Generator | None = None
     ) -> Float[np.ndarray, "frames bands"]:
         """The spectrum of a recording, filled up with its least value; with random numbers it is
-        moved by up to EARLY frames, and stripes of it are hidden."""
-        spectrum = self._spectra[language][self._rows[row.name]]
-        size = self.model_config.sound.image_size
-        found = np.full(size, spectrum.min(), np.float32)
-        late = 0
+        moved by up to LATE frames, and stripes of it are hidden."""
+        numbers, _, sound = self._stored
+        spectrum, late = sound[language][numbers[row.name]], 0
+        found = np.full(self.model_config.sound.image_size, spectrum.min(), np.float32)
         if rng is not None:
-            late = int(rng.integers(min(EARLY, size[0] // 4) + 1))
+            late = int(rng.integers(min(LATE, len(found) // 4) + 1))
             spectrum = hide_stripes(spectrum, rng.integers(2**31), self.sections["augment"])
-        part = spectrum[: size[0] - late]
+        part = spectrum[: len(found) - late]
         found[late : late + len(part)] = part
         return found
 
     def _batch(self, rows: Sequence[tuple[Described, str]], real: np.ndarray, rng=None):
-        """A batch of pictures, each in a language; varied where random numbers are given."""
-        pictures = self._pictures[[self._rows[row.name] for row, _ in rows]]
+        """A batch of rows, each in a language; varied where random numbers are given."""
+        numbers, pictures, _ = self._stored
+        pictures = pictures[[numbers[row.name] for row, _ in rows]]
         if rng is not None and (strength := self.config.strength):
             images = varied(pictures, self.size, np.zeros(len(rows), bool), rng, strength)
         else:
             images = plain(pictures, self.size)
         sound = np.stack([self.heard(*row, rng) for row in rows])
-        texts = [row.texts[language] for row, language in rows]
-        return self._filled(images, texts, real, sound=sound)
+        return self._filled(images, [row.text[said] for row, said in rows], real, sound=sound)
 
     def load_train(self, ids: np.ndarray, _: Any) -> HostBatch:
         """A training batch; each row's language and variation follow from the random seeds."""
         real, rng = ids[:, 0] >= 0, np.random.default_rng(ids[:, 1])
-        rows = [
-            (self.data.train[i], self.languages[rng.integers(len(self.languages))])
-            for i in ids[real, 0]
-        ]
-        return self._batch(rows, real, rng)
-
-    @cached_property
-    def train_plan(self) -> RowPlan:
-        return draw_plan(len(self.data.train), self.rows, self.seed)
+        said = rng.choice(self.sections["data"].languages, int(real.sum())).tolist()
+        rows = zip([self.data.train[i] for i in ids[real, 0]], said, strict=True)
+        return self._batch(list(rows), real, rng)
 
     def abstract_batch(self) -> Shapes:
         sound = shapes_of((self.rows, *self.model_config.sound.image_size), sound=np.float32)
@@ -136,7 +110,8 @@ class ContrastiveSound(Contrastive):
 
     def eval_batches(self, split: str) -> Iterator[HostBatch]:
         """Each picture once in each language, unchanged."""
-        rows = [(row, language) for language in self.languages for row in self.examples(split)]
+        languages = self.sections["data"].languages
+        rows = [(row, language) for language in languages for row in self.examples(split)]
         for first in range(0, len(rows), self.rows):
             some = rows[first : first + self.rows]
             yield self._batch(some, np.arange(self.rows) < len(some))
@@ -148,37 +123,31 @@ class ContrastiveSound(Contrastive):
         hear = lambda p, b: self.apply(p, b["sound"], method="encode_sounds")  # noqa: E731
         return {**Naming._encoders.func(self), "sound": jax.jit(hear)}
 
-    def sound_vectors(
-        self, params: Params, sounds: Float[np.ndarray, "n f m"], place: Place
-    ) -> Vectors:
-        """One vector of norm 1 for each spectrum: an array [sounds, width]."""
-        return self._vectors(params, "sound", sounds, place)
-
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Recall at 1 and 10 in both directions between each two kinds, in each language, among the
         split's pictures of different descriptions; `chance_1` and `chance_10` beside them."""
         found, samples = {}, []
-        for language in self.languages:
-            rows = list({key(row.texts[language]): row for row in self.examples(split)}.values())
+        for language in self.sections["data"].languages:
+            rows = list({key(row.text[language]): row for row in self.examples(split)}.values())
             if not rows:
                 return Scores()
-            pictures = plain(self._pictures[[self._rows[row.name] for row in rows]], self.size)
+            numbers, pictures, _ = self._stored
+            pictures = plain(pictures[[numbers[row.name] for row in rows]], self.size)
             sounds = np.stack([self.heard(row, language) for row in rows])
-            texts = [row.texts[language] for row in rows]
+            texts = [row.text[language] for row in rows]
             vectors = {
                 "image": self.image_vectors(params, pictures, place),
                 "text": self.text_vectors(params, texts, place),
-                "sound": self.sound_vectors(params, sounds, place),
+                "sound": self._vectors(params, "sound", sounds, place),
             }
             for a, b in self.PAIRS:
                 near, own = vectors[a] @ vectors[b].T, np.arange(len(rows))
                 found |= recalls(f"{language}_{a}_to_{b}_recall_", near, own, (1, 10))
                 found |= recalls(f"{language}_{b}_to_{a}_recall_", near.T, own, (1, 10))
-            found |= {f"{language}_chance_{k}": k / len(rows) for k in (1, 10)}
-            near = np.argmax(vectors["sound"] @ vectors["text"].T, axis=1)
-            pairs = [(rows[i].name, texts[near[i]], texts[i]) for i in range(self.shown(final))]
-            samples += pairs[: len(rows)]
-        return Scores(found | {"num_examples": float(len(rows))}, samples)
+            found |= {f"{language}_chance_{k}": min(k / len(rows), 1.0) for k in (1, 10)}
+            near = np.argmax(vectors["sound"] @ vectors["text"].T, axis=1)[: self.shown(final)]
+            samples += [(rows[i].name, texts[j], texts[i]) for i, j in enumerate(near)]
+        return Scores(found, samples)
 
 
 build = ContrastiveSound

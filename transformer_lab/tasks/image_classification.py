@@ -98,17 +98,15 @@ class ImageClassification(Labelled):
             channels=data.channels or self._form.get("channels", 0),
             frames=data.frames or self._form.get("frames", 0),
         )
-        if self.frames and not hasattr(model_config, "frames"):
+        if hasattr(model_config, "frames") != bool(self.frames):
             raise LabError(
-                f'config.data.frames = {self.frames} makes clips: use model.kind "video"'
+                f'config.data.frames = {self.frames} does not go with model.kind = "{model_kind}": '
+                'clips, of 1 frame or more, go with "video", images (0) with the others'
             )
-        if hasattr(model_config, "frames") and not self.frames:
-            raise LabError(f'model.kind = "{model_kind}" reads clips: set config.data.frames')
 
     def fit(self, model_config: Any) -> Any:
         """Adds an output for each class, and the size and channels of the data's images."""
-        form = {"image_size": self.size, "channels": self.channels}
-        form |= {"frames": self.frames} if self.frames else {}
+        form = {"image_size": self.size, "channels": self.channels, **self._clips}
         if self.headless:
             return replace(model_config, head="none", **form)
         return replace(model_config, head="classes", classes=len(self.labels), **form)
@@ -133,6 +131,10 @@ class ImageClassification(Labelled):
     def frames(self) -> int:
         """Frames of each clip; 0 where the data has images."""
         return self.data_config.frames
+
+    @property
+    def _clips(self) -> dict[str, int]:
+        return {"frames": self.frames} if self.frames else {}
 
     @cached_property
     def normalise(self) -> normalise.Normalisation:
@@ -216,7 +218,7 @@ class ImageClassification(Labelled):
         label = shapes_of((rows,), label=np.int32)
         if self.sections["augment"].mixes:
             label = shapes_of((rows, len(self.labels)), label=np.float32)
-        frames = (self.frames,) if self.frames else ()
+        frames = self._clips.values()
         image = shapes_of((rows, *frames, *self.size, self.channels), image=np.uint8)
         return {**image, **label, **shapes_of((rows,), mask=bool)}
 
@@ -301,7 +303,7 @@ class ImageClassification(Labelled):
 
     def assets(self) -> dict[str, bytes]:
         form = {"size": self.size, "channels": self.channels, **self.normalise._asdict()}
-        form |= {"frames": self.frames} if self.frames else {}
+        form |= self._clips
         return {FORM: json.dumps(form).encode(), **super().assets()}
 
     def classes(self) -> dict[str, set[str]]:
@@ -311,9 +313,8 @@ class ImageClassification(Labelled):
     def details(self) -> list[str]:
         mean, std = ([round(x, 4) for x in values] for values in self.normalise)
         return [
-            f"{self.frames} x "
-            * bool(self.frames)
-            + f"{self.size[0]} x {self.size[1]} x {self.channels}, mean {mean}, deviation {std}; "
+            " x ".join(map(str, (*self._clips.values(), *self.size, self.channels)))
+            + f", mean {mean}, deviation {std}; "
             f"{len(self.labels)} classes",
             f"batches: {self.steps_per_epoch():,} an epoch, one shape: {self.batch.rows} rows",
         ]

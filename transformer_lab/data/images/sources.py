@@ -132,12 +132,10 @@ class Images(Sequence):
 
     def _read(self, number: int) -> np.ndarray:
         item = self._items[number]
-        if (isinstance(item, np.ndarray) and item.ndim == 4) != bool(self.frames):
-            has = "images" if self.frames else "clips"
-            raise LabError(f"config.data.frames = {self.frames}, but the source has {has}")
         if self.frames:
-            frames = [reading.from_array(frame, self.channels, self.size) for frame in item]
-            return np.stack(frames)
+            if not isinstance(item, np.ndarray) or item.ndim != 4:
+                raise LabError(f"config.data.frames = {self.frames}, but the source has images")
+            return np.stack([reading.from_array(x, self.channels, self.size) for x in item])
         if isinstance(item, np.ndarray):
             return reading.from_array(item, self.channels, self.size)
         if (held := self._held.get(number)) is not None:
@@ -180,10 +178,9 @@ def load_images(config: ImageConfig) -> ImageSplits:
         form = (channels, size, config.background, part.texts, config.frames)
         splits[split] = Images(part.items, part.labels, numbers[split], *form)
         size = splits[split].size  # the first training image's, for all
-    form = f"{found.names} {channels} {size} {config.background}" + f" {config.frames}" * bool(
-        config.frames
-    )
-    digest = hashlib.sha256(form.encode())
+    digest = hashlib.sha256(f"{found.names} {channels} {size} {config.background}".encode())
+    if config.frames:
+        digest.update(str(config.frames).encode())
     for split in SPLITS:
         if split in found.parts:
             digest.update(found.parts[split].content.encode())

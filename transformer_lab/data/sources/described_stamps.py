@@ -57,12 +57,10 @@ def described(config: Any, report: Report) -> Found:
         if len(said) < len(config.languages) or not Path(f"{stem}.png").is_file():
             report["no_picture_or_not_in_all_languages"] += 1
             continue
-        texts, sounds = (
-            {k: getattr(row, part) for k, row in said.items()} for part in ("text", "path")
-        )
-        name = said[config.languages[0]].name
-        row = Described(name, f"{stem}.png", texts, sounds)
-        items.append(Item(key(texts[config.languages[0]]), row))
+        texts = {language: row.text for language, row in said.items()}
+        sounds = {language: row.path for language, row in said.items()}
+        first = said[config.languages[0]]
+        items.append(Item(key(first.text), Described(first.name, f"{stem}.png", texts, sounds)))
     return Found({"train": items}, LICENCE)
 
 
