@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.entry import command
-from tests.tiny import FAST, RUN, config_of, leave_run, make_trainer, trained
+from tests.tiny import FAST, RUN, config_of, draw, leave_run, make_trainer, trained
 from transformer_lab.models.patch_forecaster import PatchForecasterConfig
 from transformer_lab.models.wavenet import WaveNet, WaveNetConfig
 from transformer_lab.ops.forecasts import naive_error
@@ -63,12 +63,13 @@ def test_a_model_learns_the_season_and_its_scores_are_those_of_their_definitions
 
 def test_the_loss_is_the_pinball_loss_and_a_series_in_other_units_has_the_same(path):
     trainer = make_trainer(config(path, task__mu=50.0), 1)
-    task, batch = trainer.task, next(iter(trainer.task.eval_batches("test")))
-    params = task.init(jax.random.key(0))
+    task = trainer.task
+    batch = trainer.place(next(iter(task.eval_batches("test"))))
+    params = jax.jit(task.init)(jax.random.key(0))
     loss = jax.jit(task.metrics)
     total, weight = loss(params, batch)["loss"]
-    unit, quantiles = task.outputs(params, batch)
-    size = np.log1p(50 * batch["target"] / np.asarray(unit)) / np.log1p(50)
+    unit, quantiles = jax.jit(task.outputs)(params, batch)
+    size = np.log1p(50 * np.asarray(batch["target"] / unit)) / np.log1p(50)
     miss = size[..., None] - np.asarray(quantiles)
     expected = np.where(miss > 0, miss * [0.1, 0.5, 0.9], miss * [-0.9, -0.5, -0.1])
     assert weight == 8  # two series of four steps; the other rows are padding
@@ -83,20 +84,21 @@ def test_a_dilated_convolution_sees_its_receptive_field_and_no_more():
     cfg = WaveNetConfig(layers=3, cycle=3, width=4, context=12, horizon=1, outputs=1, linear=False)
     model = WaveNet(cfg)
     args = jnp.ones((1, 12)), jnp.ones((1, 12), bool), jnp.zeros((1, 13, 8))
-    params = model.init(jax.random.key(0), *args)
-    slope = jax.grad(lambda x: model.apply(params, x, *args[1:]).sum())(args[0])[0]
+    params = draw(model, *args)
+    slope = jax.jit(jax.grad(lambda x: model.apply(params, x, *args[1:]).sum()))(args[0])[0]
     assert (slope[:4] == 0).all() and (slope[4:] != 0).all()  # 1 + 1 + 2 + 4 steps
 
 
 def test_a_patch_without_values_changes_nothing(path):
     trainer = make_trainer(config(path), 1)
     assert isinstance(trainer.task.model_config, PatchForecasterConfig)
-    params = trainer.task.init(jax.random.key(0))
-    batch = next(iter(trainer.task.eval_batches("test")))
+    params = jax.jit(trainer.task.init)(jax.random.key(0))
+    batch = trainer.place(next(iter(trainer.task.eval_batches("test"))))
     seen = batch["seen"] & (np.arange(12) >= 4)
+    outputs = jax.jit(trainer.task.outputs)
     one, other = (
-        trainer.task.outputs(params, batch | {"seen": seen, "values": values})[1]
-        for values in (batch["values"], np.where(seen, batch["values"], 1e6))
+        outputs(params, batch | {"seen": seen, "values": values})[1]
+        for values in (batch["values"], jnp.where(seen, batch["values"], 1e6))
     )
     np.testing.assert_array_equal(one, other)
 
