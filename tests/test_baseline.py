@@ -132,3 +132,13 @@ def test_n_grams_are_scored_in_a_language_models_tokens(tmp_path):
     first, second = found["1-grams", "test"][1], found["2-grams", "test"][1]
     assert second["loss"] < 0.1 < math.log(2) < first["loss"]
     assert second["accuracy"] > 0.98 and first["accuracy"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_forecasts_are_scored_on_the_origins_of_each_split(tmp_path):
+    (tmp_path / "s.csv").write_text("date,a\n" + "\n".join(f"{2000 + k},{k}" for k in range(1, 9)))
+    config = default_config(model="wavenet", task="forecasting")
+    config.data.update(source="files", path=str(tmp_path / "s.csv"), horizon=2)
+    found = table(baseline.measure(resolve(config)))
+    smape = pytest.approx(100 * (1 / 13 + 2 / 14))  # 6 and 6 of 7 and 8
+    assert found["naive", "test"] == (1, {"smape": smape, "mase": pytest.approx(1.5)})
+    assert found["ar", "test"][1]["smape"] < 1e-6

@@ -142,6 +142,13 @@ def boxes(folder: Path, changed: bool) -> dict[str, str]:
     return {"data.source": "coco", "data.path": str(folder)}
 
 
+def series(folder: Path, changed: bool) -> dict[str, str]:
+    """Two series of yearly values in a table, of which the second begins later."""
+    rows = ["2000,,3", "2001,1,4", f"2002,2,{5 + changed}", "2003,4,5"]
+    (folder / "series.csv").write_text("\n".join(["date,a,b", *rows]), "utf-8")
+    return {"data.source": "files", "data.path": str(folder / "series.csv")}
+
+
 FINDS = {"model.decoder_layers": 2, "model.decoder_heads": 2, "model.queries": 3,
          "model.decoder_feed_forward_width": 12, "model.backbone.stages": (1,),
          "model.backbone.width": 4, "model.backbone.stem": "small", "data.shortest": 2,
@@ -162,6 +169,7 @@ LANGUAGE = {"batch.rows": 2, "batch.length": 5, "task.samples": 0}
 GREY = {"model.max_length": 8, "task.shrink": 1, "task.levels": 4}
 PIECES = {"tokenizer.kind": "wordpiece"}
 COUPLES = {"data.label_column": "", "data.pair_column": "pair", "task.pooling": "max"}
+STEPS = {"model.context": 1, "model.patch": 1, "model.horizon": 1, "batch.rows": 2}
 WINDOWS = {"model.width": 4, "tokenizer.kind": "word", "batch.rows": 2, "windows.window": 1,
            "windows.negatives": 2, "windows.subsample": 0.0}  # fmt: skip
 SYMBOLS = {"data.min_length": 4, "data.max_length": 6, "data.train_size": 4, "data.test_size": 2,
@@ -198,6 +206,7 @@ TASKS = {
     "picture_codes": ("picture_codes", CODES),
     "ctc": ("conformer", BATCH, TEXT, FRAMES),
     "word_vectors": ("word_vectors", WINDOWS),
+    "forecasting": ("patch_forecaster", STEPS),
 }
 
 
@@ -230,6 +239,8 @@ def config_of(task: str, folder: Path, changed: bool = False) -> ConfigDict:
         values |= boxes(folder, changed)
     elif task == "retrieval":
         values |= searches(folder, changed)
+    elif task == "forecasting":
+        values |= series(folder, changed)
     elif task in ("transcription", "ctc"):
         values |= recordings(folder, changed, 40 if task == "transcription" else 800)
     else:

@@ -60,6 +60,13 @@ WRONG = [  # a task, settings that do not go together, and words of the refusal
     ("text_to_text", {"batch.packed": (16,)}, "give the tokens of a source and of a target row"),
     ("text_to_text", {"batch.packed": (16, 17)}, "exceeds model.max_length = 16"),
     ("text_to_text", {"batch.packed": (16, 3)}, "no example of the task"),
+    ("forecasting", {"task.quantiles": (0.1, 0.9)}, "must rise within 0 and 1 and hold 0.5"),
+    ("forecasting", {"task.quantiles": (0.9, 0.5)}, "must rise within 0 and 1 and hold 0.5"),
+    ("forecasting", {"model.covariates": 2}, "model.covariates must be 8"),
+    ("forecasting", {"model.patch": 2}, "model.context = 1 is not a multiple of model.patch = 2"),
+    ("forecasting", {"data.horizon": 9}, "no series longer than its horizon"),
+    ("forecasting", {"data.validation_origins": 9}, "no series is left to train on"),
+    ("forecasting", {"data.frequency": "montly"}, 'did you mean "monthly"'),
     ("image_classification", {"task.label_smoothing": 1.5}, "task.label_smoothing = 1.5"),
     ("image_classification", {"task.mean": (0.5,)}, r"task.mean = \(0.5,\) and task.std = \(\)"),
     ("classification", {"task.positive_label": "ys"}, '^task.positive_label = "ys" is unknown \\('),
@@ -172,8 +179,8 @@ def test_batches_are_a_function_of_seed_and_step(case):
 def test_a_vocabulary_may_be_larger_than_the_tokenizers_and_not_smaller(case):
     inner = case.name in ("contrastive", "contrastive_sound", "picture_codes")
     path = "model.text.vocab_size" if inner else "model.vocab_size"
-    if case.name in ("image_classification", "detection", "image_prediction"):
-        pytest.skip("images have no vocabulary")
+    if case.name in ("image_classification", "detection", "image_prediction", "forecasting"):
+        pytest.skip("images and series have no vocabulary")
 
     def build(size):
         config = case.config.copy_and_resolve_references()
@@ -219,7 +226,7 @@ def test_the_report_counts_the_data_and_says_when_little_is_left_to_train_on(cas
     assert lines[case.name == "text_to_text"].startswith(f"{case.task.COUNTED}: ")
     remark = (
         "the test split has 12,345 examples, more than the 5 to train on: lower "
-        r"config.data.test_(size|share), unless the split is your own"
+        r"config.data.test_(size|share|origins), unless the split is your own"
     )
     assert sum(bool(re.fullmatch(remark, line)) for line in lines) == 1
 

@@ -43,6 +43,7 @@ ARGUMENTS = {
     "families": "encoder,sentiment encoder_decoder,sentiment prefix,sentiment causal,sentiment "
     "encoder_decoder,translate prefix,translate causal,translate",
     "finetune_sentiment": "full head last bias lora adapters scratch",
+    "forecast_m3": "patches wavenet",
     "gpt_positions": "none learned sinusoidal binary index index_scaled rope alibi t5 "
     "transformer_xl learned+every rope+interleaved",
     "long_range": "mamba2+mqar linear+listops lstm+pixels attention+induction_heads+time "

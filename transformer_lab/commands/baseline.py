@@ -5,8 +5,9 @@
 Of classes of texts: the most frequent one, and logistic regression on TF-IDF, whose regularisation
 C is chosen on the validation split. Of tags: each word's own, and a hidden Markov model. Of images:
 logistic regression on the pixels. Of translation: a dictionary learned from the training pairs. Of
-a language model: Kneser-Ney n-grams of each order up to `--order` on its own tokens, which continue
-a text with `--prompt="The jury said"`. `--workdir=RUN` takes the config of a run.
+series: the seasonal naive forecast, Theta and autoregression. Of a language model: Kneser-Ney
+n-grams of each order up to `--order` on its own tokens, which continue a text with
+`--prompt="The jury said"`. `--workdir=RUN` takes the config of a run.
 """
 
 from collections.abc import Iterator

@@ -64,16 +64,18 @@ class Series(NamedTuple):
 
 
 def calendar(series: Series, count: int) -> Float32[np.ndarray, "count 8"]:
-    """Sine and cosine of where each of the first `count` steps stands in the period, counted from
-    the series' start, and by its stamp in the day, the week and the year (0 without a stamp)."""
+    """Sine and cosine of where each of the first `count` steps stands: in the period, counted from
+    the series' start; in the day, the week and the year. They are 0 where that is not known, and
+    for a day or a week where a step is longer."""
     shares = np.full((count, 4), np.nan)
     if series.period > 1:
-        shares[:, 0] = np.arange(count) / series.period
+        shares[:, 0] = np.arange(count) % series.period / series.period
     if (stamps := series.stamps(0, count)) is not None:
         minutes, months = stamps.astype("M8[m]").astype(int), stamps.astype("M8[M]")
-        into = (stamps.astype("M8[D]") - months.astype("M8[D]")).astype(int)  # days of the month
-        shares[:, 1:3] = minutes[:, None] / [1440, 10080]
-        shares[:, 3] = months.astype(int) / 12 + into / 372
+        days = (stamps.astype("M8[D]") - months.astype("M8[D]")).astype(int)
+        shares[:, 1] = minutes % 1440 / 1440 if series.step[-1] == "m" else np.nan
+        shares[:, 2] = minutes % 10080 / 10080 if series.step[-1] != "M" else np.nan
+        shares[:, 3] = months.astype(int) % 12 / 12 + days / 372
     both = np.stack([np.sin(2 * np.pi * shares), np.cos(2 * np.pi * shares)], axis=-1)
     return np.nan_to_num(both).reshape(count, COVARIATES).astype(np.float32)
 

@@ -301,7 +301,8 @@ def remarks(
     lines, train = [], report.get("train", 0)
     for split in ("validation", "test"):
         if 0 < train < report.get(split, 0):
-            key = f"{split}_size" if hasattr(data, f"{split}_size") else f"{split}_share"
+            names = (f"{split}_{what}" for what in ("size", "origins"))
+            key = next((name for name in names if hasattr(data, name)), f"{split}_share")
             lines.append(
                 f"the {split} split has {report[split]:,} examples, more than the {train:,} to "
                 f"train on: lower config.data.{key}, unless the split is your own"

@@ -50,7 +50,8 @@ class PatchForecasterConfig(StackConfig, StepsConfig):
         super().__post_init__()
         at_least(self, "model", 1, "context", "horizon", "patch", "step_width")
         if self.context % self.patch:
-            raise LabError(f"model.context = {self.context} is not in model.patch = {self.patch}")
+            what = f"model.context = {self.context} is not a multiple of model.patch"
+            raise LabError(f"{what} = {self.patch}")
         if not self.causal:
             self.reads_both_ways("an encoder of patches")
 

@@ -100,6 +100,6 @@ def smape(forecast: Float[np.ndarray, "*b h"], actual: Float[np.ndarray, "*b h"]
 def naive_error(x: Values, period: int = 1) -> float:
     """The mean absolute error of the seasonal naive forecast one period ahead, inside of a series:
     MASE's unit (Hyndman 2006). NaN where no two values are a period apart, or none differ."""
-    apart = np.abs(x[period:] - x[:-period])
+    apart, least = np.abs(x[period:] - x[:-period]), 1e-9 * np.abs(x[np.isfinite(x)]).max(initial=0)
     apart = apart[np.isfinite(apart)]
-    return float(apart.mean()) if apart.any() else float("nan")
+    return float(apart.mean()) if (apart > least).any() else float("nan")

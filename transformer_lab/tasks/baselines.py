@@ -1,4 +1,4 @@
-"""What a trained model must beat on the same splits: baselines of five tasks, one interface.
+"""What a trained model must beat on the same splits: baselines of six tasks, one interface.
 
 A baseline yields (its name, the split, how many examples that has, scores by name)."""
 
@@ -10,8 +10,10 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from transformer_lab.data import labelled, tfidf
+from transformer_lab.data.series import load_series
 from transformer_lab.errors import LabError, known
-from transformer_lab.tasks import scores
+from transformer_lab.ops.forecasts import METHODS
+from transformer_lab.tasks import forecasting, scores
 from transformer_lab.tasks.counted_tags import CountedTags
 from transformer_lab.terminal import Waiting, waited
 from transformer_lab.text import word_translation
@@ -62,6 +64,15 @@ def tags(sections: dict[str, Any], build: Build, order: int) -> Found:
                 guess = getattr(counted, name)([row.words for row in rows])
                 both = sum((row.tags for row in rows), []), sum(guess, [])
                 yield title, split, len(both[0]), {"accuracy": scores.accuracy(*both)}
+
+
+def forecasts(sections: dict[str, Any], build: Build, order: int) -> Found:
+    """sMAPE and MASE of forecasts of each series from its own past alone."""
+    data = load_series(sections["data"])
+    for name, method in METHODS.items():
+        for split in HELD_OUT:
+            if windows := getattr(data, split):
+                yield name, split, len(windows), forecasting.baseline(windows, method)
 
 
 def images(sections: dict[str, Any], build: Build, order: int) -> Found:
@@ -137,6 +148,7 @@ def _score(model: NGram, documents) -> tuple[float, int, float]:
 
 BASELINES = {
     "classification": texts,
+    "forecasting": forecasts,
     "image_classification": images,
     "language_modeling": language,
     "tagging": tags,

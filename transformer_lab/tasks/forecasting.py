@@ -50,14 +50,15 @@ SECTIONS = {"task": ForecastingConfig, "data": SeriesConfig, "batch": RowCount}
 class Forecasting(Task):
     """Predicts quantiles of the next steps of series, all at once.
 
-    A batch is made by `data.series.Windows.load`. Of the series 1, 2, 3, ... with period 2 and
-    without dates, two steps after two others (two of eight covariates differ from 0):
+    A batch is one of `data.series.Windows`. Of 1, 2, 4 in the years 2001 to 2003, where one value
+    is read and one predicted:
 
-        values       [[3.0, 4.0]]
-        seen         [[1, 1]]
-        target       [[5.0, 6.0]]
-        target_mask  [[1, 1]]
-        period       [2]
+        values       [[2.0]]
+        seen         [[1]]
+        covariates   [[[0, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 1]]]
+        target       [[4.0]]
+        target_mask  [[1]]
+        period       [1]
     """
 
     NEEDS, COUNTED = Forecaster, "windows"

@@ -48,9 +48,8 @@ def read(file: Path, config: Any, report: Report) -> list[Series]:
         mine.sort(key=lambda point: point[0])
         for (before, first, _), (at, second, _) in zip(mine, mine[1:], strict=False):
             if before == at:
-                raise LabError(
-                    f'{second}: "{name}" has a value for {_text(at)} already, at {first}'
-                )
+                twice = f'"{name}" has a value for {_text(at)} already, at {first}'
+                raise LabError(f"{second}: {twice}: keep one")
     step = _step([[at for at, *_ in mine] for mine in points.values()])
     return [_series(name, mine, *step, config.period, report) for name, mine in points.items()]
 
@@ -76,9 +75,7 @@ def _number(cell: Any, name: str, where: str) -> float:
     except ValueError:
         value = math.inf
     if math.isinf(value):
-        raise LabError(
-            f'{where}: the value of "{name}" is "{text[:40]}", which is no finite number'
-        )
+        raise LabError(f'{where}: "{name}" is "{text[:40]}", which is no finite number')
     return value
 
 
