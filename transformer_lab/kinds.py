@@ -37,10 +37,10 @@ def shipped(folder: str, name: str) -> str:
     if Path(name).is_file():
         return name
     head, slash, rest = name.partition("/")
-    if slash and head in ("configs", "experiments"):
-        folder, name = head, rest
-    file = f"{name.removesuffix('.py')}.py"
-    path = SHIPPED / folder / file
+    if not slash or head not in ("configs", "experiments"):
+        head, rest = folder, name
+    file = f"{head}/{rest.removesuffix('.py')}.py"
+    path = SHIPPED / file
     return str(path) if path.is_file() else name
 
 
