@@ -158,7 +158,7 @@ def test_only_commands_that_take_texts_or_files_take_words_that_are_no_flags():
     modules = {n: importlib.import_module(f"transformer_lab.commands.{n}") for n in COMMANDS}
     takers = {name for name, module in modules.items() if getattr(module, "WORDS", False)}
     texts = {"config", "merges", "neighbours", "predict", "translate"}
-    files = {"detect", "embed", "search", "transcribe", "watch", "zero_shot"}
+    files = {"detect", "embed", "forecast", "search", "transcribe", "watch", "zero_shot"}
     assert takers == texts | files
 
 
