@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 from transformer_lab.errors import LabError, known
 from transformer_lab.tasks.base import Task
 
+Indices = Sequence[int] | Integer[np.ndarray, "n"]  # of classes
 LABELS = "labels.json"  # the file of a checkpoint that names the classes, in their order
 
 
@@ -43,7 +44,7 @@ class Labelled(Task):
         best = self.labels[int(chances.argmax())]
         return {"label": best, "probability": shares[best], "probabilities": shares}
 
-    def confusion(self, gold: Sequence[int], guess: Sequence[int]) -> dict[str, Any]:
+    def confusion(self, gold: Indices, guess: Indices) -> dict[str, Any]:
         """The classes' names, and a row of counts for each true class, a column a predicted one."""
         counts = np.zeros((len(self.labels),) * 2, int)
         np.add.at(counts, (np.asarray(gold, int), np.asarray(guess, int)), 1)
