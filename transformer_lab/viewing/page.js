@@ -55,16 +55,21 @@ function drawSound(context, edge, width) { // above the columns, with the second
     context.fillText(`${second} s`, edge + second / map.seconds * width, edge - 8);
 }
 
-const SHADES = Array.from({ length: 256 }, (_, n) =>
-  INK.map((c, i) => PAPER[i] + (c - PAPER[i]) * n / 255));
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const shaded = (paper, full) => Array.from({ length: 256 }, (_, n) =>
+  full.map((c, i) => paper[i] + (c - paper[i]) * n / 255));
+const LIGHT = shaded([255, 255, 255], INK), DARK = shaded([22, 24, 28], PALE);
+const shades = () => dark.matches ? DARK : LIGHT;
 
 function ink(at) { // the colour of a weight, of several heads their mixture
-  if (!several) return SHADES[peak ? Math.round(255 * weights[at] / peak) : 0];
-  const found = [...PAPER];
+  if (!several) return shades()[peak ? Math.round(255 * weights[at] / peak) : 0];
+  const found = [255, 255, 255]; // on paper inks take light away, on a dark page lamps add it
   several.forEach((head, n) => {
     const share = peak ? head[at] / peak : 0, hue = HUES[heads()[n] % HUES.length];
-    for (let i = 0; i < 3; i++) found[i] *= 1 - share * (1 - hue[i] / 255);
+    for (let i = 0; i < 3; i++)
+      found[i] *= 1 - share * (dark.matches ? hue[i] / 255 : 1 - hue[i] / 255);
   });
+  if (dark.matches) return found.map(c => 255 - c);
   return found;
 }
 
@@ -120,8 +125,7 @@ function drawLines() {
   const shown = links(MOST_LINES), width = map.columns.length;
   const place = new Map(rows.map((t, i) => [t, i])), end = new Map(columns.map((t, i) => [t, i]));
   context.font = `${Math.min(13, step)}px system-ui, sans-serif`;
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const single = dark ? [140, 190, 255] : INK;
+  const single = dark.matches ? PALE : INK;
   for (const [row, column, w] of shown.slice().reverse()) // the strongest on top
     (several || [weights]).forEach((head, n) => {
       const hue = several ? HUES[heads()[n] % HUES.length] : single;
@@ -177,7 +181,7 @@ async function drawThumbs() { // every head, small, unpacked once for a map
   small.height = high;
   map.weights.forEach((layer, l) => layer.forEach((_, h) => {
     const pixels = new ImageData(wide, high), start = (l * layer.length + h) * wide * high;
-    for (let i = 0; i < wide * high; i++) put(pixels, i, SHADES[map.raw[start + i]]);
+    for (let i = 0; i < wide * high; i++) put(pixels, i, shades()[map.raw[start + i]]);
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.drawImage(small, h * side, l * side, side - 2, side - 2);
     if (l === state.layer && heads().includes(h)) {
@@ -336,7 +340,7 @@ byId("thumbs").addEventListener("click", event => {
   const side = between(12, 440 / map.weights[0].length, 48);
   choose({ layer: at(event.offsetY, 0, side), heads: [at(event.offsetX, 0, side)] });
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose({}));
+dark.addEventListener("change", () => choose({}));
 addEventListener("resize", () => choose({}));
 
 document.title = byId("title").textContent = data.title;

@@ -1,7 +1,7 @@
 "use strict";
 const byId = id => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
-const STRONGEST = 20, MOST_LINES = 4000, INK = [8, 48, 107], PAPER = [255, 255, 255];
+const STRONGEST = 20, MOST_LINES = 4000, INK = [8, 48, 107], PALE = [140, 190, 255];
 const HUES = [[18, 97, 166], [199, 91, 18], [26, 127, 55], [130, 80, 223], [191, 57, 137],
   [154, 103, 0], [0, 134, 140], [207, 34, 46]];
 const SPECIAL = /^(\[[A-Z]+\]|<\/?[\w|]+>)$/, END = /^(\[SEP\]|<\/s>)$/;
