@@ -50,7 +50,7 @@ def test_pictures_follow_from_seed_text_and_guidance(kind, tmp_path):
     np.testing.assert_array_equal(first, task.draw(params, ["a", "b", ""], 2, 0, place))
     np.testing.assert_array_equal(first[:1], task.draw(params, ["a"], 2, 0, place))
     assert (task.draw(params, ["a", "b", ""], 2, 1, place) != first).any()
-    with pytest.raises(LabError, match='no class of the training images: "cat" is unknown'):
+    with pytest.raises(LabError, match='the class "cat" is unknown'):
         task.draw(params, ["cat"], 1, 0, place)
     more = built(kind, tmp_path, **{"decode.guidance": 30.0})[0]
     guided = more.draw(params, ["a", "b", ""], 2, 0, place)

@@ -194,7 +194,7 @@ class Pictures(OnImages):
         An image depends on the seed, and on its place among all that are drawn."""
         if self.config.condition == "label":
             for one in filter(None, texts):
-                known("no class of the training images: ", one, self.labels)
+                known("the class ", one, self.labels)
         words = self.encode_texts(texts)
         count = len(texts) * copies
         rows = -(-self.sections["decode"].rows // self.rows_multiple) * self.rows_multiple
