@@ -12,8 +12,6 @@ from transformer_lab.data.labelled import Parsed
 from transformer_lab.data.splits import Item
 from transformer_lab.errors import LabError
 
-Line = tuple[str, str]  # where it is, as FILE:NUMBER, and its text
-
 
 def read(file: Path) -> list[Item]:
     """The trees of a file; a comment "# newdoc" begins a document, which is a group. Without any,

@@ -8,9 +8,7 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from transformer_lab.data.fetch import cache_dir, folders
@@ -18,6 +16,7 @@ from transformer_lab.data.programs import program
 from transformer_lab.data.sources import brown
 from transformer_lab.data.splits import Found, Item, Report
 from transformer_lab.errors import LabError
+from transformer_lab.terminal import waited
 
 PACKAGES = ("link-grammar", "liblink-grammar5", "link-grammar-dictionaries-en", "libhunspell-1.7-0")
 LICENCE = f"{brown.LICENCE}; the trees are made by Link Grammar (LGPL-2.1)"
@@ -43,10 +42,8 @@ def pairs(config: Any, report: Report) -> Found:
                 report["length"] += 1
             elif not _PLAIN.fullmatch(text):
                 report["digits_or_symbols"] += 1
-            elif text in groups:
-                report["duplicate"] += 1
             else:
-                groups[text] = document.name
+                groups.setdefault(text, document.name)
     trees = _trees(list(groups))
     report["not_parsed"] += len(groups) - len(trees)
     items = [Item(groups[text], without_words(tree)) for text, tree in trees.items()]
@@ -68,23 +65,16 @@ def without_words(tree: str) -> tuple[str, str]:
 
 
 def _trees(texts: list[str]) -> dict[str, str]:
-    """The parser's tree of each text that it parses, from the cache or made on all cores."""
+    """The parser's tree of each text that it parses, from the cache or made now."""
     digest = hashlib.sha256(json.dumps([SETTINGS, texts]).encode()).hexdigest()
     file = cache_dir() / f"link-grammar-{digest[:16]}.json"
     if file.is_file():
         return json.loads(file.read_text("utf-8"))
     trees: dict[str, str] = {}
-    with (
-        program("link-parser", *PACKAGES) as (path, environment, files),
-        ThreadPoolExecutor(os.cpu_count()) as threads,
-    ):
+    with program("link-parser", *PACKAGES) as (path, environment, files):
         language = next((str(f.parent) for f in files if f.name == "4.0.affix"), "en")
-        parts = [texts[i : i + PART] for i in range(0, len(texts), PART)]
-        calls = [threads.submit(_parse, [path, language], environment, part) for part in parts]
-        for count, call in enumerate(calls, 1):
-            trees |= call.result()
-            done = f"{min(count * PART, len(texts)):,} of {len(texts):,}"
-            print(f"parsing {done} sentences into {file}", file=sys.stderr, flush=True)
+        for first in waited("parses sentences", range(0, len(texts), PART)):
+            trees |= _parse([path, language], environment, texts[first : first + PART])
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(trees), "utf-8")
