@@ -136,3 +136,4 @@ def example_inputs() -> tuple[Array, ...]:
 CONFIG = PatchForecasterConfig
 build = PatchForecaster
 STACKS = {"encoder": "layers"}
+RULES = ((r"(entrance|head/\w+)/kernel$", ()),)

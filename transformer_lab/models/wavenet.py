@@ -70,3 +70,4 @@ class WaveNet(Model):
 
 CONFIG = WaveNetConfig
 build = WaveNet
+RULES = ((r"kernel$", ()),)

@@ -122,5 +122,6 @@ def _series(
         before = int(place)
         values[before] = value
     whole = {"M": 12, "D": 7 if size < 7 else 364, "m": 1440}[unit]  # a year, a week, a day
+    period = period or (whole // size if whole % size == 0 else 1)
     start = str(np.datetime64(mine[0][0], "m").astype(f"M8[{unit}]"))
-    return Series(name, values, period or max(whole // size, 1), 0, start, f"{size}{unit}")
+    return Series(name, values, period, 0, start, f"{size}{unit}")
