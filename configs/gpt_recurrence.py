@@ -5,6 +5,8 @@ python -m transformer_lab train --config=configs/gpt_recurrence.py --workdir=run
 Rows of 256 tokens are read in segments of 64, each of which also sees the 64 tokens before it,
 whose states get no gradient. `:0` has no memory: each segment is read by itself. After training any
 memory may be tried, `evaluate --workdir=runs/xl --config.model.memory=192`.
+
+2026-11-29: not trained yet; its parts are tested against attention with a mask and cached segments.
 """
 
 from pathlib import Path
