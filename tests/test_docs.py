@@ -79,7 +79,7 @@ JOBS = {  # by the name of the run in the README: what makes it quick
     "pairs": [*QUICK, "--config.steps=3", "--config.tokenizer.kind=word"],
     "texts": [*QUICK, "--config.steps=3", "--config.tokenizer.kind=byte",
               "--config.batch.length=16", "--config.batch.rows=8", "--config.eval_every=3",
-              "--config.model.max_length=64"],
+              "--config.model.max_length=64", "--config.task.samples=0"],
     "images": ["--config.steps=3", "--config.batch.rows=8", "--config.model.stages=(1,)",
                "--config.model.width=4"],
 }  # fmt: skip
