@@ -77,9 +77,9 @@ QUICK = [f"--config.model.{key}={value}" for key, value in SMALL.items()]
 JOBS = {  # by the name of the run in the README: what makes it quick
     "mine": [*QUICK, "--config.epochs=1", "--config.tokenizer.kind=word"],
     "pairs": [*QUICK, "--config.steps=3", "--config.tokenizer.kind=word"],
-    "texts": [*QUICK, "--config.steps=3", "--config.tokenizer.kind=char",
-              "--config.batch.length=16", "--config.batch.rows=2", "--config.eval_every=3",
-              "--config.model.max_length=64"],
+    "texts": [*QUICK, "--config.steps=3", "--config.tokenizer.kind=byte",
+              "--config.batch.length=16", "--config.batch.rows=8", "--config.eval_every=3",
+              "--config.model.max_length=64", "--config.task.samples=0"],
     "images": ["--config.steps=3", "--config.batch.rows=8", "--config.model.stages=(1,)",
                "--config.model.width=4"],
 }  # fmt: skip

@@ -149,7 +149,7 @@ def _run(name: str, row: str, values: dict[str, Any], read: Callable[[str], Conf
 
 def _load_config(reference: str) -> ConfigDict:
     path, _, argument = reference.partition(":")
-    module = load_module(path)
+    module = load_module(shipped("configs", path))
     arguments = [argument] if argument else []
     config = _guarded(path, lambda: module.get_config(*arguments))
     if not isinstance(config, ConfigDict):
