@@ -5,6 +5,10 @@ python -m transformer_lab train --config=configs/parse_trees.py --workdir=runs/t
 `:python` reads expressions of the standard library and writes their exact syntax trees; `:brown`
 reads sentences of the Brown corpus and writes what the parser Link Grammar makes of them, so that
 its scores are agreement with that parser.
+
+2026-11-29, one of 2 cores (AMD EPYC, shared with other work), 800 steps in 2 minutes of processor
+time, 200 held-out expressions: labelled F1 0.661, unlabelled 0.679 (right-branching 0.197), 65 % of
+the outputs are trees with a leaf for each word, 58 % all right. docs/parsing.md has more.
 """
 
 from transformer_lab.errors import known

@@ -40,7 +40,8 @@ def test_f1_is_that_of_the_counts(output, labelled, bare, own):
     found = bracket_scores([output], [GOLD])
     assert found["bracket_f1"] == pytest.approx(2 * labelled / (4 + own))
     assert found["unlabelled_f1"] == pytest.approx(2 * bare / (4 + own))
-    assert found["well_formed"] == (own > 0) and found["exact"] == (labelled == own == 4)
+    assert found["aligned"] == (own > 0) and found["exact"] == (labelled == own == 4)
+    assert found["well_formed"] == (output != "(S (NP XX XX")
     # Of the right-branching spans (0, 4), (1, 4) and (2, 4), the reference has the first and last.
     assert found["right_branching_f1"] == pytest.approx(2 * 2 / (4 + 3))
 
@@ -48,7 +49,7 @@ def test_f1_is_that_of_the_counts(output, labelled, bare, own):
 def test_sums_are_over_all_trees_before_the_division():
     found = bracket_scores([GOLD, "(S (VP XX) XX"], [GOLD, "(S (NP XX) XX)"])
     assert found["bracket_f1"] == pytest.approx(2 * 4 / (4 + 4 + 2))
-    assert found["well_formed"] == found["exact"] == 0.5
+    assert found["well_formed"] == found["aligned"] == found["exact"] == 0.5
 
 
 def test_a_translator_of_trees_has_these_scores_beside_bleu(tmp_path):

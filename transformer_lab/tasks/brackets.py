@@ -41,19 +41,20 @@ def bracket_scores(outputs: Sequence[str], references: Sequence[str]) -> dict[st
     """Labelled and unlabelled F1 of all constituents, as shares, and shares of trees.
 
     A constituent is right if the reference has one with its label and its leaves, each once; leaves
-    that are punctuation in the reference do not count. An output that is not `well_formed`, or has
-    not the reference's number of leaves, finds nothing: evalb would leave such a sentence out.
+    that are punctuation in the reference do not count. An output that is not `well_formed`, or is
+    but has not a leaf for each word and so is not `aligned`, finds nothing: evalb would leave such
+    a sentence out.
     `exact` trees are all right; `right_branching_f1` is the unlabelled F1 of trees that branch to
     the right at each word."""
     totals: Counter[str] = Counter()
     for output, reference in zip(outputs, references, strict=True):
         gold, found = read(reference), read(output)
-        well = found is not None and len(found.leaves) == len(gold.leaves)
+        aligned = found is not None and len(found.leaves) == len(gold.leaves)
         rank = [0]  # of each leaf among those that count
         for leaf in gold.leaves:
             rank.append(rank[-1] + (leaf != PUNCTUATION))
         right = [("", i, rank[-1]) for i in range(rank[-1] - 1)]
-        spans = {"gold": gold.spans, "found": found.spans if well else []}
+        spans = {"gold": gold.spans, "found": found.spans if aligned else []}
         trees = {
             name: Counter((label, rank[i], rank[j]) for label, i, j in some if rank[i] < rank[j])
             for name, some in spans.items()
@@ -63,13 +64,13 @@ def bracket_scores(outputs: Sequence[str], references: Sequence[str]) -> dict[st
         totals["labelled"] += (trees["gold"] & trees["found"]).total()
         totals["unlabelled"] += (bare["gold"] & bare["found"]).total()
         totals["branching"] += (bare["gold"] & bare["right"]).total()
-        totals["well"] += well
+        totals["well_formed"] += found is not None
+        totals["aligned"] += aligned
         totals["exact"] += trees["gold"] == trees["found"]
     both = max(totals["gold"] + totals["found"], 1)
     return {
         "bracket_f1": 2 * totals["labelled"] / both,
         "unlabelled_f1": 2 * totals["unlabelled"] / both,
         "right_branching_f1": 2 * totals["branching"] / max(totals["gold"] + totals["right"], 1),
-        "well_formed": totals["well"] / len(references),
-        "exact": totals["exact"] / len(references),
+        **{name: totals[name] / len(references) for name in ("well_formed", "aligned", "exact")},
     }
