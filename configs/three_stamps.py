@@ -19,7 +19,7 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/three_stamps.py:", arg, ("",))
     config = default_config(model="three_towers", task="contrastive_sound")
-    config.update(steps=300, eval_every=300, save_every=50)
+    config.update(steps=150, eval_every=150, save_every=50)
     config.tokenizer.update(kind="wordpiece", vocab_size=1000)
     config.batch.update(rows=128, length=24)
     config.augment.update(frequency_width=10, time_masks=4)

@@ -17,9 +17,9 @@ def get_config(arg: str = "factorised"):
     """`arg` is factorised, joint, bag or frame."""
     known("configs/video_stamps.py:", arg, KINDS)
     config = default_config(model="video", task="image_classification")
-    config.update(steps=300, eval_every=300, save_every=50)
+    config.update(steps=200, eval_every=200, save_every=50)
     config.data.update(source="moving_stamps", size=(32, 32), frames=1 if arg == "frame" else 8)
-    config.data.update(clips=20_000, held_clips=1000)
+    config.data.update(clips=20_000, held_clips=500)
     config.batch.rows = 64
     config.task.update(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     config.model.update(
