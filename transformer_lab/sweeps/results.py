@@ -142,8 +142,8 @@ def read_table(workdir: Path) -> Table:
     """
     if workdir.is_file():
         content = read_json(workdir)
-        plan = _checked(f"{workdir}: plan.", content["plan"])
-        values = {name: run["values"] for name, run in content["runs"].items()}
+        plan = _checked(f"{workdir}: plan.", content.get("plan", {}))
+        values = {name: run["values"] for name, run in content.get("runs", {}).items()}
         states = {name: FINISHED for name in values}
         return _table(workdir, plan, lambda name: Result(
             name, workdir, states.get(name, "not in the summary"), "", values.get(name, {})
@@ -215,7 +215,7 @@ def _result(name: str, directory: Path, scores: set[str]) -> Result:
         return Result(name, directory, state, failure(directory), {})
     file = directory / RESULTS
     values = {key: number(value) for key, value in read_json(file).items() if value is not None}
-    for key in sorted(values.keys() & {*scores, *COSTS, "steps_per_second", "vocab_size"}):
+    for key in sorted(values.keys() & {*scores, *COSTS, "steps_per_second", "step", "vocab_size"}):
         if not fits(values[key], int if key == "vocab_size" else float):
             raise LabError(f"{file}: {key} = {shown(values[key])}: it must be a number")
     if rate := values.get("steps_per_second"):

@@ -31,7 +31,8 @@ def verdicts(table: Table) -> list[Verdict]:
     """A verdict on each row that has a base, and one for each other score that plan["also"] names
     (of which, as of the metric, more or less is better)."""
     rows, also = {row.name: row for row in table.rows}, table.plan["also"]
-    pairs = [(rows[name], rows[base]) for name, base in table.plan["base"].items()]
+    bases = table.plan["base"].items()
+    pairs = [(rows[name], rows[base]) for name, base in bases if {name, base} <= rows.keys()]
     return [
         _verdict(table.plan, row, base, score)
         for row, base in pairs if row.finished for score in ("", *also)
@@ -60,7 +61,7 @@ def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
         if figure is not None and other is not None:
             column, published, apart = name, figure, figure - other
             break
-    of_paper = plan["compares"].get(column, plan["metric"])
+    of_paper = plan["compares"].get(column, plan["metric"]) if column else plan["metric"]
     higher = plan["higher_is_better"] if of_paper == plan["metric"] else paper["higher_is_better"]
     score = score or of_paper
     difference, error, count = paired(row, base, f"test/{score}")
