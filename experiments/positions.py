@@ -11,7 +11,7 @@ in Vaswani 2017, section 3.4; `sinusoidal_unscaled` shows what happens without. 
 2026-11-29, 2 cores (AMD EPYC) beside other work, bits per byte at 128 and at 512 after 150 steps:
 sinusoids 2.411 and 2.449, without the scale 2.904 and 3.242, one seed (another has 2.404 with it);
 after 300 steps sinusoids 2.248 and 2.292, RoPE 2.140 and 2.174, ALiBi 2.128 and 2.127. The other
-rows have not been run with this set-up: 19 runs, about 40 minutes of one core.
+rows have not been run with this set-up: 20 runs, about 40 minutes of one core.
 """
 
 from matplotlib.figure import Figure
