@@ -14,8 +14,8 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/super_resolution.py:", arg, ("",))
     config = default_config(model="vqvae", task="image_prediction")
-    config.steps = 200
-    config.eval_every = 200
+    config.steps = 1500
+    config.eval_every = 500
     config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02

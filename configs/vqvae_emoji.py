@@ -13,8 +13,8 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/vqvae_emoji.py:", arg, ("",))
     config = default_config(model="vqvae", task="image_prediction")
-    config.steps = 300
-    config.eval_every = 300
+    config.steps = 2000
+    config.eval_every = 500
     config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02
