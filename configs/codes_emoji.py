@@ -4,6 +4,7 @@ python -m transformer_lab train --config=configs/codes_emoji.py --workdir=runs/c
     --init_from=runs/vqvae --init_into=image
 
 --init_from is the run of configs/vqvae_emoji.py. `generate` draws: see docs/pictures.md.
+This config has not been trained yet: it has no figure.
 """
 
 from transformer_lab.errors import known

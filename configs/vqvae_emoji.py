@@ -3,6 +3,7 @@
     python -m transformer_lab train --config=configs/vqvae_emoji.py --workdir=runs/vqvae
 
 The run's made.png shows, in three rows, held-out emoji, what their codes give, and the same again.
+This config has not been trained yet: it has no figure.
 """
 
 from transformer_lab.errors import known
