@@ -4,6 +4,7 @@ python -m transformer_lab train --config=configs/codes_emoji.py --workdir=runs/c
     --init_from=runs/vqvae --init_into=image
 
 --init_from is the run of configs/vqvae_emoji.py. `generate` draws: see docs/pictures.md.
+This config has not been trained yet: it has no figure.
 """
 
 from transformer_lab.errors import known
@@ -17,8 +18,8 @@ def get_config(arg: str = "order"):
     way, _, text = arg.partition("+")
     known("configs/codes_emoji.py:", way, KINDS)
     config = default_config(model="picture_codes", task="picture_codes")
-    config.steps = 300
-    config.eval_every = 300
+    config.steps = 2000
+    config.eval_every = 500
     config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02

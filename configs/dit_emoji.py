@@ -2,6 +2,16 @@
 
 python -m transformer_lab train --config=configs/dit_emoji.py --workdir=runs/dit
 python -m transformer_lab generate --workdir=runs/dit --prompt="food & drink" --output=food.png
+
+By flow matching, of ten categories; `:ddpm` predicts the noise, `:text` reads names in place of
+categories, `:stamps` draws Tux Paint's stamps by category. At its end the run draws samples.png, a
+row for each category.
+
+2026-11-29, one of 2 cores (AMD EPYC, shared with much other work, a fifth of its time), 2,000 steps
+of 48 in 12 minutes of processor time and an hour by the clock: mean squared error of the velocity
+0.154 on the validation split and 0.175 on 191 test emoji (0.217, 0.173, 0.159 on validation after
+500, 1,000, 1,500 steps). Faces, people, flags and signs are seen to be such; animals, food and
+objects are blots of the right colours. The variants were compiled and tested, but not trained.
 """
 
 from transformer_lab.errors import known

@@ -4,6 +4,7 @@ python -m transformer_lab train --config=configs/super_resolution.py --workdir=r
 
 The model adds to the enlarged (bicubic) image what that lacks; `psnr_given` and `ssim_given` are
 those of the enlarged image alone. The run's made.png shows both, and the emoji.
+This config has not been trained yet: it has no figure.
 """
 
 from transformer_lab.errors import known
@@ -14,8 +15,8 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/super_resolution.py:", arg, ("",))
     config = default_config(model="vqvae", task="image_prediction")
-    config.steps = 200
-    config.eval_every = 200
+    config.steps = 1500
+    config.eval_every = 500
     config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02

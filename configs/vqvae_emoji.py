@@ -3,6 +3,7 @@
     python -m transformer_lab train --config=configs/vqvae_emoji.py --workdir=runs/vqvae
 
 The run's made.png shows, in three rows, held-out emoji, what their codes give, and the same again.
+This config has not been trained yet: it has no figure.
 """
 
 from transformer_lab.errors import known
@@ -13,8 +14,8 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/vqvae_emoji.py:", arg, ("",))
     config = default_config(model="vqvae", task="image_prediction")
-    config.steps = 300
-    config.eval_every = 300
+    config.steps = 2000
+    config.eval_every = 500
     config.save_every = 100
     config.data.source = "emoji"
     config.data.validation_share = 0.02

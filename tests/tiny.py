@@ -106,11 +106,11 @@ def make_trainer(config: ConfigDict, devices: int = 8) -> Trainer:
     return Trainer(resolved.run, build_task(resolved, None, mesh), mesh)
 
 
-def run_alone(config: ConfigDict, workdir: Path) -> None:
-    """Trains a run on one of the devices."""
+def run_alone(config: ConfigDict, workdir: Path, *source: str, **more: str) -> None:
+    """Trains a run on one of the devices; `source` and `more` are further arguments of the run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "make_mesh", lambda config: make_mesh(config, 1))
-        runs.run(config, workdir)
+        runs.run(config, workdir, *source, **more)
 
 
 def leave_run(config: ConfigDict, workdir: Path) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import transformer_lab
 from tests.entry import command
 from tests.tasks.examples import config_of
-from tests.tiny import draw, leave_run, make_trainer
+from tests.tiny import draw, leave_run, make_trainer, run_alone
 from transformer_lab.errors import LabError
 from transformer_lab.ops import diffusion
 
@@ -71,6 +72,27 @@ def test_generate_writes_a_row_for_each_prompt_and_refuses_what_is_no_picture(tm
         assert grid.size == (3 * (2 * 2 + 4), 2 * (2 * 2 + 4)) and grid.mode == "L"
     done = command("generate", *asked)
     assert done.returncode == 2 and b"--output=FILE.png" in done.stderr
+
+
+def test_codes_are_learned_on_a_vqvae_run_that_stays_as_it_is(tmp_path):
+    first, second = (config_of(task, tmp_path) for task in ("image_prediction", "picture_codes"))
+    for config in (first, second):
+        config.update(steps=3, save_every=3, eval_every=3, log_every=1)
+    run_alone(first, tmp_path / "vqvae")
+    second.adapt.update(method="head", train="^text/")
+    second.task.samples = second.task.copies = 2
+    run_alone(second, tmp_path / "codes", f"{tmp_path}/vqvae", init_into="image")
+    opened = [transformer_lab.open_run(tmp_path / name) for name in ("vqvae", "codes")]
+    before, after = (run.params for run in opened)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        [before["narrow"], before["batch_stats"]],
+        [after["image"]["narrow"], after["batch_stats"]["image"]],
+    )
+    moved = opened[0].params["batch_stats"]["codebook"]["counts"]
+    assert not np.allclose(moved, 1.0)  # the first run's codebook followed its images
+    assert (tmp_path / "codes" / "samples.png").exists()
+    assert (tmp_path / "vqvae" / "made.png").exists()
 
 
 def test_larger_images_are_scored_beside_enlarged_ones(tmp_path):
