@@ -48,6 +48,7 @@ ARGUMENTS = {
     "transformer_xl learned+every rope+interleaved",
     "long_range": "mamba2+mqar linear+listops lstm+pixels attention+induction_heads+time "
     "hybrid+selective_copying",
+    "parse_trees": "python brown",
     "parentheses": "elman gated gru lstm lstm_peephole transformer lstm+ten gru+signs",
     "seq2seq_en_fr": "none additive general dot plain scaled_dot transformer prefix causal",
     "t5_mixture": "translate summarize sentiment question next_sentence",
