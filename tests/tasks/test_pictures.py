@@ -103,7 +103,7 @@ def test_larger_images_are_scored_beside_enlarged_ones(tmp_path):
     task = make_trainer(config, 1).task
     params = draw(task.model, *task.family.example_inputs(), size=0.1)["params"]
     nothing = jax.tree.map(jnp.zeros_like, params)  # adds nothing to the enlarged image
-    batch = next(iter(task.eval_batches("test")))
+    batch = jax.tree.map(jnp.asarray, next(iter(task.eval_batches("test"))))
     found = jax.jit(task.metrics)(nothing, batch)
     for name in ("psnr", "ssim"):
         assert found[name] == found[f"{name}_given"]

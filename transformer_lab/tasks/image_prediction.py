@@ -59,17 +59,19 @@ class ImagePrediction(pictures.OnImages):
         return jax.image.resize(jax.image.resize(clean, small, "cubic"), clean.shape, "cubic")
 
     def made(self, params: Params, batch: Batch, dropout_key=None) -> dict[str, Array]:
-        """The model's outputs, with the `given` images and those that it makes, from -1 to 1."""
-        given = self.given(self.clean(batch))
+        """The model's outputs, with the `given` and `clean` images and those that it makes, from
+        -1 to 1."""
+        clean = self.clean(batch)
+        given = self.given(clean)
         out = self.model.apply({"params": params}, given, dropout_key, batch["mask"])
         added = out["images"] if self.config.shrink == 1 else out["images"] + given
-        return {**out, "given": given, "images": added}
+        return {**out, "given": given, "images": added, "clean": clean}
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
         """The mean squared error of pixels from -1 to 1; an evaluation adds PSNR, and SSIM where
         images have room for its windows, and those of the enlarged images as `.._given`."""
         out = self.made(params, batch, dropout_key)
-        clean, mask = self.clean(batch), batch["mask"]
+        clean, mask = out["clean"], batch["mask"]
         found = {"loss": jnp.square(out["images"] - clean).mean(axis=(1, 2, 3))}
         if not training:
             share = lambda x: jnp.clip((x + 1) / 2, 0, 1)  # noqa: E731
@@ -94,8 +96,8 @@ class ImagePrediction(pictures.OnImages):
         for batch in self.eval_batches(split):
             out = {k: np.asarray(v) for k, v in self._made(params, place(batch)).items()}
             real = batch["mask"]
-            rows = [out["given"], out["images"], np.asarray(self.clean(batch))]
-            shown += list(np.stack(rows, axis=1)[real])[: self.config.samples - len(shown)]
+            rows = np.stack([out[name] for name in ("given", "images", "clean")], axis=1)
+            shown += list(rows[real])[: self.config.samples - len(shown)]
             codes += [out["codes"][real].reshape(-1)] if "codes" in out else []
         if codes:
             shares = np.bincount(np.concatenate(codes)) / sum(map(len, codes))

@@ -52,6 +52,12 @@ class PictureCodes(pictures.Pictures):
 
     NEEDS = CodeModel
 
+    def check(self, model_kind: str, model_config: Any) -> None:
+        super().check(model_kind, model_config)
+        given = self.assets_given or {}  # of a run's --init_from those of the VQ-VAE
+        own = {name: x for name, x in given.items() if not name.startswith("image.")}
+        self.assets_given = own or None
+
     def fit(self, model_config: Any) -> Any:
         """The model's settings with the number of the text's pieces."""
         return replace(model_config, text=super().fit(model_config.text))
