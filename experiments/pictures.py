@@ -9,6 +9,9 @@ the share of which logistic regression on the training emoji finds the category 
 `near` is the mean cosine to the nearest training emoji (of a copy it would be 1). `real` are
 training emoji of these categories, but `right` is there that of the held-out ones; `codes` are the
 held-out emoji themselves after the VQ-VAE, the bound of what its codes can draw.
+
+2026-11-29, 2 cores (AMD EPYC, shared with other work), the baselines' distances alone: real 120,
+mean 938, noise 2,766. No run's drawings have been measured yet.
 """
 
 from functools import cache, partial
