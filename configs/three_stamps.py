@@ -4,6 +4,11 @@ python -m transformer_lab train --config=configs/three_stamps.py --workdir=runs/
 
 Each of about 760 stamps is a picture, a short description and a recording of it, in both languages;
 a fifth is held out, with all that are described in the same French words.
+
+2026-11-29, one of 2 cores (AMD EPYC, shared with much other work), 150 steps, 6 minutes: recall at
+1 and 10 among 115 (in Russian 116) held-out descriptions, where chance is 0.009 and 0.087: French
+sound to text 0.165 and 0.696, text to sound 0.139 and 0.670, image to text 0.035 and 0.278, text to
+image 0.026 and 0.287; Russian 0.190 and 0.681, 0.181 and 0.655, 0.052 and 0.207, 0.017 and 0.233.
 """
 
 from transformer_lab.errors import known
