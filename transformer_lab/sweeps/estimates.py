@@ -30,7 +30,7 @@ def estimate(run: Run) -> str:
     size = getattr(batch, "rows", 0) * getattr(batch, "length", 0)
     if not size:  # tokens of all stacks, where the FLOPs are those of a token in each
         size = getattr(batch, "tokens_per_batch", 0) / max(len(said(model, "STACKS", {})), 1)
-    state = costs.state_bytes(count) + 4 * count
+    state = 4 * 4 * count  # float32: weights, gradients and two moments of Adam
     devices = 1
     while state > STATE_SHARE * MEMORY * devices:
         devices *= 2

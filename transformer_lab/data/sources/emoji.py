@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_lab.data.drawings import read_pictures
 from transformer_lab.data.emoji import ARTISTS, Captioned, Concept, Drawing
 from transformer_lab.data.fetch import fetch
 from transformer_lab.data.images.sources import FoundImages
