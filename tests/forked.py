@@ -51,19 +51,31 @@ def _run(target, arguments, log):
     entry.main()
 
 
+def _close_files(kept):
+    """Closes the open files, as `subprocess.Popen` does for a new process, but those to keep."""
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        try:
+            if number not in kept and os.path.isfile(os.readlink(f"/proc/self/fd/{name}")):
+                os.close(number)
+        except OSError:  # the folder's own listing, which is over
+            continue
+
+
 class Forked:
     """Takes the place of `subprocess.Popen` for the runs of a sweep that is itself such a fork; its
     arguments are `python -m transformer_lab`, the words, and the run's log as standard output."""
 
     returncode: int | None = None
 
-    def __init__(self, arguments, stdout, **_):
+    def __init__(self, arguments, stdout, pass_fds, **_):
         self.pid = os.fork()
         if self.pid:
             return
         code = 1
         try:
             os.setsid()
+            _close_files({1, 2, *pass_fds})  # the locks of other runs too
             for number in NUMBERS:
                 signal.signal(number, signal.SIG_DFL)
             SIGNALS.__init__()

@@ -156,7 +156,7 @@ FINDS = {"model.decoder_layers": 2, "model.decoder_heads": 2, "model.queries": 3
 SPEECH = {"model.frames": 2, "model.bins": 1, "batch.rows": 2, "batch.length": 5}
 FRAMES = {"model.bins": 1, "model.channels": 2}
 IMAGES = {"model.patch_size": (1, 1), "model.pooling": "mean", "batch.rows": 2,
-          "data.channels": 1}  # fmt: skip
+          "model.image_size": (2, 2), "data.channels": 1}  # fmt: skip
 MAKES = {"model.image_size": (2, 2), "model.channels": 1, "model.patch_size": (1, 1),
          "model.max_length": 2, "tokenizer.kind": "word", "batch.rows": 2}  # fmt: skip
 PREDICTS = {key: MAKES[key] for key in MAKES if "size" in key or "chan" in key} | {

@@ -14,7 +14,7 @@ def read_endings(name: str) -> Found:
     question's own text chooses. The sets are published for evaluation: a model trained on these
     pairs has no score on them any more."""
     items = []
-    for (context, *_), endings, right in load_benchmark(name).items:
+    for (context, *_), endings, right, _ in load_benchmark(name).items:
         wrong = [text for i, text in enumerate(endings) if i != right]
         chosen = wrong[zlib.crc32(context.encode()) % len(wrong)]
         answers = (((ANSWER, text),) for text in (endings[right], chosen))
