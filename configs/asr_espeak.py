@@ -9,7 +9,7 @@ parameters as the Conformer. `:prompts` goes on with real recordings of a teleph
 python -m transformer_lab train --config=configs/asr_espeak.py:prompts --workdir=runs/prompts \
   --init_from=runs/asr
 
-2026-11-29, 2 cores (AMD EPYC) shared with other work: the 4,000 steps take 36 minutes of one core's
+2026-11-29, 2 cores (AMD EPYC) shared with other work: the 4,000 steps take 37 minutes of one core's
 time; 8.3 % of the test sentences' characters are wrong (greedy), and 5.8 % with
 --config.ctc.method=beam --config.ctc.beam_size=16 --config.ctc.ngram_order=8
 --config.ctc.ngram_weight=0.6 --config.ctc.length_bonus=0.8 (15.2 and 10.8 % after 1,100 steps).
