@@ -218,9 +218,9 @@ def test_it_is_opened_scores_and_generates_what_one_pass_finds_likeliest(trained
 
 def test_it_is_counted_and_a_task_that_needs_more_refuses_it_by_name(folder):
     resolved = resolve(config_of(folder, model__vocab_size=50))
-    rows = {row["of the model"]: row[""] for row in model_rows("linear_recurrence", resolved.model)}
+    rows = {row["module"]: row["parameters"] for row in model_rows(resolved)}
     layer = 2 * 16 + 16 * 48 + 48 + 16 * 16 + 16
-    assert rows["all parameters"] == f"{50 * 16 + 2 * layer:,}"
+    assert rows["all"] == f"{50 * 16 + 2 * layer:,}"
     with pytest.raises(LabError, match=r'"linear_recurrence" does not go .* TwoTowers: it lacks'):
         models.need("linear_recurrence", base.TwoTowers)
 
