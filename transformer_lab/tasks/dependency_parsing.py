@@ -14,7 +14,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, WordTask, ragged
 from transformer_lab.tasks.labels import Labelled
 from transformer_lab.tasks.spanning_tree import spanning_tree
 
@@ -31,7 +31,7 @@ class ParsingConfig:
 SECTIONS = {"task": ParsingConfig, **TEXTS}
 
 
-class DependencyParsing(Labelled, EncoderTask):
+class DependencyParsing(Labelled, WordTask):
     """Predicts for each word the word that it depends on, and in what relation.
 
     A batch also holds `label` [rows, length]: 1 + the relation at a word's first piece, else 0; and

@@ -11,7 +11,7 @@ from transformer_lab.ops.losses import Pair, cross_entropy, masked_sum, token_sc
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.base import Batch, Params, Place, Scores
 from transformer_lab.tasks.bucketed import Columns, Fields
-from transformer_lab.tasks.encoder_task import TEXTS, EncoderTask, ragged
+from transformer_lab.tasks.encoder_task import TEXTS, WordTask, ragged
 from transformer_lab.tasks.labels import Labelled
 
 
@@ -26,7 +26,7 @@ class TaggingConfig:
 SECTIONS = {"task": TaggingConfig, **TEXTS}
 
 
-class Tagging(Labelled, EncoderTask):
+class Tagging(Labelled, WordTask):
     """Predicts a label for each word.
 
     A batch also holds `tag` [rows, length]: 1 + the label at a word's first piece, else 0. "ben
