@@ -23,6 +23,7 @@ def stack(positions="none", **more):
     return Stack(config, config.layers, causal=True)
 
 
+@pytest.mark.each_run("transformer_xl")
 @pytest.mark.parametrize("positions", ["transformer_xl", "rope", "alibi"])
 def test_segments_see_themselves_and_the_memory_alone(positions):
     """All at once, the recurrence is attention with a mask; in its gradient the memory is fixed."""

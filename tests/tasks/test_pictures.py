@@ -74,6 +74,7 @@ def test_generate_writes_a_row_for_each_prompt_and_refuses_what_is_no_picture(tm
     assert done.returncode == 2 and b"--output=FILE.png" in done.stderr
 
 
+@pytest.mark.slow
 def test_codes_are_learned_on_a_vqvae_run_that_stays_as_it_is(tmp_path):
     first, second = (config_of(task, tmp_path) for task in ("image_prediction", "picture_codes"))
     for config in (first, second):
@@ -129,6 +130,7 @@ def test_a_flow_is_drawn_by_the_conditional_model_alone_where_guidance_is_one(tm
     np.testing.assert_allclose(found, (np.clip(wanted, -1, 1) + 1) * 127.5, atol=0.51)
 
 
+@pytest.mark.each_run("parallel")
 @pytest.mark.parametrize("kind", ["flow", "parallel"])
 def test_training_tells_some_images_no_text_and_an_evaluation_tells_all(kind, tmp_path):
     task, params, place = built(kind, tmp_path, **{"task.drop": 0.5})

@@ -93,6 +93,7 @@ def trainer_of(folder, tmp_path, **changes):
     return make_trainer(config, 1)
 
 
+@pytest.mark.each_run("tokens")
 @pytest.mark.parametrize("scoring", ["vectors", "tokens", "cross"])
 def test_a_retriever_learns_what_words_do_not_tell(scoring, folder, tmp_path):
     trainer = trainer_of(folder, tmp_path, scoring=scoring, hard=0, negatives=3, candidates=10)

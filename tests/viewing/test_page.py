@@ -68,6 +68,7 @@ def test_a_hostile_token_stays_text_and_the_page_asks_for_nothing():
     assert "default-src 'none'" in text and not re.search(r"https?:|src=|href=|fetch\(", text)
 
 
+@pytest.mark.slow
 def test_at_512_tokens_a_page_is_below_5_mb_and_as_exact_as_its_levels_say():
     rng = np.random.default_rng(0)  # peaked rows, as trained heads have them
     logits = rng.normal(0, 3, (2, 36, 512, 512)).astype(np.float32)
