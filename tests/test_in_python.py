@@ -11,7 +11,7 @@ import pytest
 
 import transformer_lab
 from tests.entry import ROOT, command
-from tests.tiny import config_of, tiny_config
+from tests.tiny import STACK, config_of, tiny_config
 from transformer_lab.data.documents import load_documents
 from transformer_lab.data.images.sources import load_images
 from transformer_lab.data.labelled import load_labelled
@@ -110,7 +110,21 @@ def test_texts_classes_and_arrays_in_memory_are_what_is_trained_on(tmp_path):
     assert mine == {(x.tobytes(), label) for x, label in zip(images, labels, strict=True)}
 
 
+def test_a_run_of_epochs_is_used_without_the_data_it_was_trained_on(tmp_path):
+    rows = [(f"{'good' if i % 2 else 'bad'} text {i}", ("no", "yes")[i % 2]) for i in range(40)]
+    small = {"tokenizer.kind": "word", "epochs": 1.0, "batch.tokens_per_batch": 64}
+    config = config_of("encoder", "classification", STACK, small, batch__buckets=1, mesh__data=8)
+    transformer_lab.train(config, tmp_path / "run", rows)
+    shutil.rmtree(tmp_path / "run" / "data")
+    run = transformer_lab.open_run(tmp_path / "run")
+    assert run.predict("good text")["label"] in ("no", "yes")
+    done = command("translate", f"--workdir={tmp_path / 'run'}", "a")
+    assert done.returncode == 2 and b"classification does not translate" in done.stderr
+
+
 def test_data_of_another_form_is_one_line(tmp_path):
+    with pytest.raises(LabError, match='"stepz" is no key of the config .did you mean "steps"'):
+        transformer_lab.train("smoke", tmp_path, changes={"stepz": 3})
     for data, words in ((["ab"], "not a pair of texts"), ([("a", 1)], "not a pair of texts")):
         with pytest.raises(LabError, match=words):
             transformer_lab.train(tiny_config(), tmp_path, data)

@@ -10,12 +10,12 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from transformer_lab import pretrained
-from transformer_lab.errors import LabError
+from transformer_lab.errors import LabError, nearest
 from transformer_lab.kinds import shipped
 from transformer_lab.opened import OpenedRun
 from transformer_lab.sweeps.experiment import load_module
 from transformer_lab.training import runs
-from transformer_lab.training.config import resolve
+from transformer_lab.training.config import flatten, resolve
 from transformer_lab.training.imported import as_task
 from transformer_lab.training.mesh import placer
 from transformer_lab.training.writers import make_workdir
@@ -36,8 +36,17 @@ def load_config(name: str, changes: Mapping[str, Any] | None = None) -> ConfigDi
     file, colon, argument = name.partition(":")
     module = load_module(shipped("configs", file))
     config = module.get_config(*[argument] * bool(colon))
-    config.update_from_flattened_dict(dict(changes or {}))
+    _change(config, changes)
     return config
+
+
+def _change(config: ConfigDict, changes: Mapping[str, Any] | None) -> None:
+    try:
+        config.update_from_flattened_dict(dict(changes or {}))
+    except KeyError as error:
+        keys = flatten(config)
+        name = next((key for key in changes or {} if key not in keys), str(error))
+        raise LabError(f'"{name}" is no key of the config{nearest(name, keys)}') from None
 
 
 def train(
@@ -63,7 +72,7 @@ def train(
     """
     if isinstance(config, str):
         config = load_config(config)
-    config.update_from_flattened_dict(dict(changes or {}))
+    _change(config, changes)
     workdir = make_workdir(Path(workdir))
     if data is not None:
         section = resolve(config).sections["data"]
@@ -82,9 +91,11 @@ def _lines(rows: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, str]:
     return {"source": "files", "path": str(folder / "all.jsonl")}
 
 
-def _pairs(data: Any, section: Any, folder: Path) -> dict[str, str]:
+def _pairs(data: Any, section: Any, folder: Path) -> dict[str, Any]:
     rows = [_texts(row, "a pair of texts") for row in data]
-    return _lines([dict(zip(section.sides(), row, strict=True)) for row in rows], folder)
+    most = max(len(rows) // 10, 1)  # a config's held-out splits may be made for a larger set
+    sizes = {k: min(getattr(section, k), most) for k in ("validation_size", "test_size")}
+    return _lines([dict(zip(section.sides(), row, strict=True)) for row in rows], folder) | sizes
 
 
 def _documents(data: Any, section: Any, folder: Path) -> dict[str, str]:
@@ -114,7 +125,7 @@ def _texts(row: Any, what: str, count: int = 2) -> Sequence[str]:
     return row
 
 
-Writer = Callable[[Any, Any, Path], dict[str, str]]
+Writer = Callable[[Any, Any, Path], dict[str, Any]]
 WRITERS: dict[str, Writer] = {
     "pairs": _pairs, "documents": _documents, "labelled": _labelled, "images": _images,
 }  # fmt: skip

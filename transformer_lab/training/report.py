@@ -57,11 +57,11 @@ def parts(workdir: Path) -> list[str]:
 
 
 def summary(lines: Sequence[dict[str, Any]], results: dict[str, Any]) -> str:
-    """One line: steps, time from the first to the last line of metrics, and speed."""
+    """One line: steps, time (of a run that goes on, between its lines of metrics), and speed."""
     times = [line["time"] for line in lines if isinstance(line.get("time"), float)]
     texts = [f"{max((line['step'] for line in lines), default=0):,} steps"]
-    if times:
-        seconds = int(times[-1] - times[0])
+    seconds = int(results.get("seconds", times[-1] - times[0] if times else 0))
+    if seconds:
         texts.append(f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} with scoring")
     for name in SPEED:
         if rates := [line[name] for line in lines if name in line]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,10 @@ class Run:
             mesh = make_mesh(resolved.run.mesh) if training else mesh_to_use(resolved)
             with Waiting("reads the data and makes the task"):
                 task = build_task(resolved, where.assets if where else None, mesh)
-            self.trainer = Trainer(resolved.run, task, mesh)
+            settings = resolved.run
+            if not training and self.saved:  # a run in use needs no data to count its epochs
+                settings = replace(settings, epochs=None, steps=self.saved.step)
+            self.trainer = Trainer(settings, task, mesh)
             self.base = self.saved.base if self.saved else None
         except BaseException:
             self.checkpoints.close()
