@@ -103,7 +103,7 @@ def test_a_failed_run_shows_as_failed_and_the_others_go_on(whole):
     assert "1 of 2 runs failed: fails,seed=0" in text
     error = json.loads((workdir / "fails,seed=0" / "failed.json").read_text(encoding="utf-8"))
     assert "gradient norm" in error["error"]
-    assert f"- failed: fails,seed=0: {error['error'][:20]}" in text
+    assert f"\nfailed: fails,seed=0: {error['error'][:20]}" in text
     assert state_of(workdir / "fails,seed=0") == "failed"
     assert state_of(workdir / "works,seed=0") == "finished"
     assert progress(workdir / "works,seed=0").step == "20/20"
