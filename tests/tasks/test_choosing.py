@@ -139,7 +139,7 @@ def test_written_answers_are_scored_by_text_by_shared_words_and_by_their_last_nu
     item = Item(("q",), (" 1,540",), 0, ("the 1,540 metres", "1,540"))
     row = choosing.written_row(item, " So 3 * 3 = 9, which is 1540.00")
     assert (row["exact"], row["f1"], row["last_number"]) == (0.0, 0.0, 1.0)
-    row = choosing.written_row(item, " The 1,540.")
+    row = choosing.written_row(item, " The 1,540.\nThe answer is 1,540.")
     assert (row["exact"], row["f1"], row["last_number"]) == (1.0, 1.0, 1.0)
     row = choosing.written_row(item, " 1,540 feet or 9")
     assert (row["exact"], row["f1"], row["last_number"]) == (0.0, 0.4, 0.0)

@@ -98,13 +98,14 @@ def answer_items(
 
 
 def written_row(item: Item, text: str) -> Row:
-    """The result of an answer in the model's words: SQuAD's exact match and F1, and whether its
-    last number is the last number of a right answer, as GSM8K counts."""
+    """The result of an answer in the model's words: SQuAD's exact match and F1 of its first line,
+    and whether its last number is the last number of a right answer, as GSM8K counts."""
+    first = text.strip().partition("\n")[0]
     numbers = {_last_number(answer) for answer in item.answers} - {None}
     return {
         "text": text,
-        "exact": exact_match(item.answers, text),
-        "f1": answer_f1(item.answers, text),
+        "exact": exact_match(item.answers, first),
+        "f1": answer_f1(item.answers, first),
         "last_number": float(_last_number(text) in numbers),
     }
 
