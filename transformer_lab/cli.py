@@ -176,11 +176,19 @@ def get_config() -> ConfigDict:
     return config
 
 
-def open_run() -> tuple[Any, Any]:
-    """The (trainer, parameters) of the run in --workdir, opened as the flags of `run_flags` say."""
+def open_run(ability: type = object, does: str = "", instead: str = "") -> tuple[Any, Any]:
+    """The (trainer, parameters) of the run in --workdir, opened as the flags of `run_flags` say.
+
+    Raises: LabError if its task lacks the ability, a class or a protocol of `tasks.abilities`; the
+    line says what such a run does not do, and what to use instead.
+    """
     args, workdir = flags.FLAGS, get_workdir()
     with Waiting(f"opens {workdir}"):
-        return runs.open_run(get_config(), workdir, args.average, args.init_from)
+        trainer, params = runs.open_run(get_config(), workdir, args.average, args.init_from)
+    if not isinstance(trainer.task, ability):
+        kind = get_config().task.kind
+        raise LabError(f"a run of {kind} does not {does}" + (f": {instead}" if instead else ""))
+    return trainer, params
 
 
 def get_workdir(what: str = "") -> Path:

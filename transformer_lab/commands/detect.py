@@ -32,10 +32,8 @@ def main(files: list[str]) -> int:
     args = flags.FLAGS
     if not files:
         raise LabError("no image is named: detect IMAGE ... --workdir=DIR")
-    trainer, params = cli.open_run()
+    trainer, params = cli.open_run(Detects, "detect objects", "see predict")
     task = trainer.task
-    if not isinstance(task, Detects):
-        raise LabError(f"a run of {cli.get_config().task.kind} finds no boxes: see predict")
     sys.stdout.reconfigure(encoding="utf-8")
     failed, taken = 0, set()
     for file in files:

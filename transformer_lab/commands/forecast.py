@@ -42,9 +42,7 @@ def main(files: list[str]) -> None:
     args, config, report = flags.FLAGS, cli.get_config(), Counter()
     if len(files) != 1:
         raise LabError("name one file of series: forecast FILE.csv --workdir=DIR")
-    trainer, params = cli.open_run()
-    if not isinstance(trainer.task, Foretells):
-        raise LabError(f"a run of {config.task.kind} forecasts no series")
+    trainer, params = cli.open_run(Foretells, "forecast")
     within("the run was trained for fewer steps: --horizon", args.horizon, 0, config.model.horizon)
     series = stamped.read(check_file(files[0]), config.data, report)
     for what, count in report.items():

@@ -28,12 +28,13 @@ from transformer_lab.data.images.pixels import grid
 from transformer_lab.decoding.speculative import Speculator
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.opened import open_run
+from transformer_lab.tasks import objective
+from transformer_lab.tasks.abilities import Draws
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
 
 CONTINUING = ("language_modeling", "sft", "preferences", "grpo", "ppo")  # tasks
-DRAWING = ("diffusion", "picture_codes")
 
 
 def define() -> None:
@@ -57,7 +58,8 @@ def main(_: list[str]) -> None:
     if sum((args.prompt is not None, bool(args.prompts), bool(args.score))) != 1:
         raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
     config = cli.get_config()
-    answers, draws = config.task.kind == "text_to_text", config.task.kind in DRAWING
+    answers = config.task.kind == "text_to_text"
+    draws = issubclass(objective(config.task.kind).build, Draws)
     if config.task.kind not in CONTINUING and not (answers or draws):
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
     if answers and (args.score or args.log_probs or args.num_samples > 1 or args.chat):

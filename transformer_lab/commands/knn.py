@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError, known
+from transformer_lab.errors import known
 from transformer_lab.tasks.language_modeling import LanguageModeling
 from transformer_lab.tasks.nearest_tokens import Reader, mixed_bits
 from transformer_lab.training.writers import log
@@ -37,9 +37,7 @@ def main(_: list[str]) -> None:
     args = flags.FLAGS
     known("--split=", args.split, ("validation", "test"))
     weights, temperatures = args.weight, args.temperature
-    trainer, params = cli.open_run()
-    if not isinstance(trainer.task, LanguageModeling):
-        raise LabError(f"{args.workdir} is no run of a language model, which this command needs")
+    trainer, params = cli.open_run(LanguageModeling, "model language")
     read = Reader(trainer.task, params, trainer.place)
     store, test = read("train", args.tokens), read(args.split, args.scored)
     log(f"datastore: {len(store.tokens):,} tokens; scored: {len(test.tokens):,} tokens")

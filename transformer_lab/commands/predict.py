@@ -14,7 +14,6 @@ import sys
 from absl import flags
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError
 from transformer_lab.tasks.abilities import Predicts
 from transformer_lab.terminal import waited
 
@@ -31,12 +30,8 @@ def define() -> None:
 
 def main(texts: list[str]) -> None:
     args = flags.FLAGS
-    config, (trainer, params) = cli.get_config(), cli.open_run()
+    trainer, params = cli.open_run(Predicts, "predict", "see translate, generate and evaluate")
     task = trainer.task
-    if not isinstance(task, Predicts):
-        raise LabError(
-            f"a run of {config.task.kind} does not predict: see translate, generate and evaluate"
-        )
     sys.stdout.reconfigure(encoding="utf-8")
     if not texts:
         texts = list(cli.input_lines())

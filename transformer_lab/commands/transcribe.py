@@ -39,11 +39,9 @@ def main(files: list[str]) -> int:
     args = flags.FLAGS
     if not files:
         raise LabError("no file of audio is named: transcribe FILE ... --workdir=DIR")
-    trainer, params = cli.open_run()
+    instead = "import_ct2 or import_hf makes one that does"
+    trainer, params = cli.open_run(Transcribes, "transcribe", instead)
     task = trainer.task
-    if not isinstance(task, Transcribes):
-        kind = cli.get_config().task.kind
-        raise LabError(f"a run of {kind} does not transcribe: import_ct2 or import_hf makes one")
     changes = {"language": args.language, "task": args.task, "word_times": args.word_timestamps}
     transcriber = task.transcriber(**{name: value for name, value in changes.items() if value})
     sys.stdout.reconfigure(encoding="utf-8")

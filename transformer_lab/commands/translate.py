@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from transformer_lab import cli
-from transformer_lab.errors import LabError
 from transformer_lab.tasks.abilities import Translates
 from transformer_lab.training.writers import log
 
@@ -24,11 +23,8 @@ def define() -> None:
 
 
 def main(sentences: list[str]) -> None:
-    trainer, params = cli.open_run()
+    trainer, params = cli.open_run(Translates, "translate", "see predict and generate")
     task = trainer.task
-    if not isinstance(task, Translates):
-        kind = cli.get_config().task.kind
-        raise LabError(f"a run of {kind} does not translate: see predict and generate")
     sys.stdout.reconfigure(encoding="utf-8")
     alone, many = task.decoder(trainer.place, rows=1), task.decoder(trainer.place)
     for group in available(sentences or cli.input_lines(), many.config.batch_size):

@@ -33,7 +33,7 @@ TASKS = {  # name -> the folder of its requests
     "squad": "bpb_5shot",
     "gsm8k": "gold_bpb_5shot",
 }
-WRITTEN = ("squad", "gsm8k")  # the model writes an answer
+ANSWERED = ("squad", "gsm8k")  # tasks whose items have answers that the model writes
 
 
 class Item(NamedTuple):
@@ -109,7 +109,7 @@ def published(name: str) -> Iterator[Item]:
             contexts = [_query(row) for row in rows]
         choices = tuple(row["request"]["continuation"] for row in rows)
         label, answers = rows[0]["label"], ()
-        if name in WRITTEN:
+        if name in ANSWERED:
             answers = tuple(map(str, label)) if isinstance(label, list) else (str(label),)
         gold = label if isinstance(label, int) and not answers else 0
         item = Item(_unique(contexts), choices, gold, answers)

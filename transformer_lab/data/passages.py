@@ -64,7 +64,7 @@ class Index:
     vectors: Float[np.ndarray, "n d"] | None = None
 
     def save(self, path: Path) -> None:
-        """Writes the index as an .npz file."""
+        """Writes the passages, their source and the vectors as an .npz file, which `load` reads."""
         said = {"source": self.source, "passages": [asdict(p) for p in self.passages]}
         arrays = {"said": np.frombuffer(json.dumps(said).encode(), np.uint8)}
         if self.vectors is not None:

@@ -46,7 +46,7 @@ class SeriesConfig(SourceConfig):
 
 
 class Series(NamedTuple):
-    """One series, oldest value first."""
+    """The values of a series at equal steps of time, the oldest first, and what is known of it."""
 
     name: str
     values: Float[np.ndarray, "n"]  # NaN where a value is missing

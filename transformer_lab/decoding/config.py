@@ -8,10 +8,11 @@ from jaxtyping import Float
 
 from transformer_lab.errors import LabError, chosen, within
 
+BASES = ("float32", "bfloat16", "int8", "nf4")  # how kernels that do not train may be stored
 CHOICES = {
     "length_penalty": ("gnmt", "power"),
     "early_stopping": ("exact", "heuristic", "first"),
-    "weights": ("float32", "bfloat16", "int8", "nf4"),
+    "weights": BASES,
 }
 RANGES = {
     "beam_size": (1, math.inf),

@@ -30,7 +30,7 @@ class Denoiser(Protocol):
 
 
 class ImageMaker(Protocol):
-    """Makes images from images."""
+    """Makes images from images: those given, by way of codes, or what enlarged copies lack."""
 
     config: Sees
 
@@ -68,10 +68,10 @@ class CodeModel(Protocol):
         """The logits of each code. The number of kinds of codes stands for a hidden one."""
 
     def codes(self, images: Float[Array, "b h w c"]) -> Int[Array, "b n"]:
-        """The codes of images from -1 to 1."""
+        """The number of the code of each patch, row by row, of images from -1 to 1."""
 
     def pictures(self, codes: Int[Array, "b n"]) -> Float[Array, "b h w c"]:
-        """The images that codes stand for."""
+        """The images, about from -1 to 1, that the patches' codes are decoded to."""
 
     def start(self, tokens: Int[Array, "b t"]) -> tuple[Float[Array, "b k"], Any]:
         """The logits of each image's first code, and a cache for the others."""

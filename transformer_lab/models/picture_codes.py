@@ -36,7 +36,7 @@ class PictureCodesConfig:
 
     @property
     def count(self) -> int:
-        """The number of a picture's codes."""
+        """How many codes a picture has, one for each of its patches."""
         return self.image.grid[0] * self.image.grid[1]
 
     @property
@@ -46,12 +46,12 @@ class PictureCodesConfig:
 
     @property
     def vocab_size(self) -> int | None:
-        """The number of the text's pieces."""
+        """How many pieces the tokenizer of the texts knows; None until it is trained."""
         return self.text.vocab_size
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the pictures."""
+        """Height and width of a picture in pixels, as the VQ-VAE has them."""
         return self.image.image_size
 
     @property
@@ -102,11 +102,11 @@ class PictureCodes(Model):
         return self._of_codes(self.text.logits(states))
 
     def codes(self, images: Float[Array, "b h w c"]) -> Int[Array, "b n"]:
-        """The codes of images from -1 to 1."""
+        """The number of the code of each patch, row by row, of images from -1 to 1."""
         return self.image.codes(images)
 
     def pictures(self, codes: Int[Array, "b n"]) -> Float[Array, "b h w c"]:
-        """The images that codes stand for."""
+        """The images, about from -1 to 1, that the patches' codes are decoded to."""
         return self.image.pictures(codes)
 
     def start(self, tokens: Int[Array, "b t"]) -> tuple[Float[Array, "b k"], Any]:

@@ -146,7 +146,7 @@ class VQVAE(Model):
         return self.codebook.nearest(self.narrow(self._states(images, None)))
 
     def pictures(self, codes: Int[Array, "b n"]) -> Float[Array, "b h w c"]:
-        """The images that codes stand for."""
+        """The images, about from -1 to 1, that the patches' codes are decoded to."""
         x = self.wide(self.codebook.vectors[codes].astype(self.config.compute_dtype))
         return self._made(x, self.config.image_size, None)
 

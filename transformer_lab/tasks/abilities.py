@@ -51,6 +51,16 @@ class Detects(Protocol):
 
 
 @runtime_checkable
+class Draws(Protocol):
+    """A task whose model makes pictures from texts."""
+
+    def draw(
+        self, params: Params, texts: Sequence[str], copies: int, seed: int, place: Place
+    ) -> Any:
+        """So many pictures of each text: uint8 [texts, copies, height, width, channels]."""
+
+
+@runtime_checkable
 class Foretells(Protocol):
     """A task whose model forecasts series."""
 

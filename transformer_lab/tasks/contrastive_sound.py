@@ -21,7 +21,7 @@ from transformer_lab.ops.spectrograms import RATE, log_mel
 from transformer_lab.tasks.base import HostBatch, Params, Place, Scores
 from transformer_lab.tasks.building import Shapes, shapes_of
 from transformer_lab.tasks.contrastive import Contrastive, ContrastiveConfig
-from transformer_lab.tasks.naming import Naming, recalls
+from transformer_lab.tasks.naming import recalls
 
 SIDE = 64  # pixels of a stored picture
 LATE = 20  # the most frames of 10 ms by which a recording is moved in training
@@ -121,7 +121,7 @@ class ContrastiveSound(Contrastive):
     @cached_property
     def _encoders(self) -> dict:
         hear = lambda p, b: self.apply(p, b["sound"], method="encode_sounds")  # noqa: E731
-        return {**Naming._encoders.func(self), "sound": jax.jit(hear)}
+        return {**super()._encoders, "sound": jax.jit(hear)}
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
         """Recall at 1 and 10 in both directions between each two kinds, in each language, among the

@@ -11,6 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from transformer_lab import models, tasks
+from transformer_lab.decoding.config import BASES
 from transformer_lab.errors import LabError, at_least, chosen, fractions, nearest, within
 from transformer_lab.ops.layout import AXES
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not n
 
 
 METHODS = ("full", "head", "last", "bias", "lora", "adapters")
-BASES = ("float32", "bfloat16", "int8", "nf4")
 
 
 @dataclasses.dataclass(frozen=True)
