@@ -69,6 +69,8 @@ def test_the_sinks_get_every_line_with_numbers_alone(run):
     mine = [entry for entry in told if entry[0] == "wandb" and len(entry) == 4]
     assert [(name, step) for _, name, step, _ in mine] == [("mine", x["step"]) for x in lines]
     assert mine[0][3]["loss"] == lines[0]["loss"]
+    ids = {entry[1] for entry in told if entry[0] == "wandb" and entry[2] == "end"}
+    assert ids == {(opened.workdir / "wandb.txt").read_text()} != {"mine"}  # names may come twice
     logged = [entry for entry in told if entry[0] == "mlflow" and isinstance(entry[1], int)]
     assert [entry[2] for entry in logged] == [entry[3] for entry in mine]
     assert all(isinstance(v, float | int) for *_, values in logged for v in values.values())

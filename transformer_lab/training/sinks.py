@@ -1,6 +1,7 @@
 """Other places for a run's numbers: Weights & Biases and MLflow, if `config.sinks` names them."""
 
 import importlib
+import uuid
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,12 +17,15 @@ class Sink(Protocol):
 
 
 class Wandb:
-    """A run of Weights & Biases, whose name is the directory's; resumed with it."""
+    """A run of Weights & Biases, whose id is kept in the directory, since many directories share a
+    name: a resumed run goes on with it."""
 
     def __init__(self, workdir: Path):
-        self._run = _module("wandb").init(
-            dir=str(workdir), name=workdir.name, id=workdir.name, resume="allow"
-        )
+        wandb, kept = _module("wandb"), workdir / "wandb.txt"
+        if not kept.exists():
+            kept.write_text(uuid.uuid4().hex)
+        how = {"name": workdir.name, "id": kept.read_text(), "resume": "allow"}
+        self._run = wandb.init(dir=str(workdir), **how)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         self._run.log(values, step=step)
