@@ -1,5 +1,7 @@
 """Segment-level recurrence: equal to masked attention, to cached segments and to decoding."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +42,7 @@ def test_segments_see_themselves_and_the_memory_alone(positions):
     assert not np.asarray(gradient)[0, [0, 1, 2, 6]].any()
     moved = jax.jit(cut.apply)(params, x.at[0, 2, 0].add(1.0)) - expected
     assert np.abs(moved[0, 3]).max() > 1e-3  # yet the memory is seen
-    alone = stack(positions, segment=SEGMENT).apply(params, x)[:, 3:6]  # without a memory
+    alone = jax.jit(stack(positions, segment=SEGMENT).apply)(params, x)[:, 3:6]  # no memory
     expected = jax.jit(whole.apply)(params, x[:, 3:6])
     np.testing.assert_allclose(alone, expected, atol=2e-5)
 
@@ -64,7 +66,7 @@ def test_one_segment_after_the_other_over_cached_states_is_the_same():
             cached[i], h = h, h + layer.attention(norm(h), keys, seen)
             h = h + layer.feed_forward(layer.feed_forward_norm(h), None)
         outs.append(bound.final_norm(h))
-    found = cut.apply(params, x)
+    found = jax.jit(cut.apply)(params, x)
     np.testing.assert_allclose(found, jnp.concatenate(outs, axis=1), atol=2e-5)
 
 
@@ -79,7 +81,8 @@ def test_texts_are_decoded_as_they_were_read():
     whole = jax.jit(model.apply)(params, tokens)
     padded = jnp.concatenate([jnp.zeros((1, 2), jnp.int32), tokens[:, :4]], axis=1)
     real = (jnp.arange(6) >= 2).astype(jnp.int32)[None]
-    logits, cache = model.apply(params, padded, real, 10, method="prefill")
+    prefill = jax.jit(partial(model.apply, method="prefill"), static_argnums=3)
+    logits, cache = prefill(params, padded, real, 10)
     np.testing.assert_allclose(logits[:, 2:], whole[:, :4], atol=3e-5)
     step = jax.jit(lambda token, cache: model.apply(params, token, cache, method="step"))
     for i in range(4, 8):

@@ -158,7 +158,7 @@ def test_each_state_sees_as_many_states_as_taps_on_both_sides():
     variables = draw(block, x, size=0.3)
     out = variables["params"]["attention"]["out"]
     variables["params"]["attention"]["out"] = jax.tree.map(jnp.zeros_like, out)
-    seen = jax.jacobian(lambda x: block.apply(variables, x)[0, 4])(x)[:, 0]
+    seen = jax.jit(jax.jacobian(lambda x: block.apply(variables, x)[0, 4]))(x)[:, 0]
     assert np.flatnonzero(np.abs(seen).sum(axis=(0, 2))).tolist() == [2, 3, 4, 5, 6]
 
 

@@ -28,8 +28,9 @@ def test_a_conditioned_block_begins_as_the_identity_and_is_modulated_as_in_the_p
     config = DiTConfig(**SMALL | {"layers": 1}, norm=norm, final_norm=False)
     stack, rng = Stack(config, 1, conditioned=True), np.random.default_rng(0)
     x, condition = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 6, 8), (2, 8)))
-    params = stack.init(jax.random.key(0), x, condition=condition)
-    np.testing.assert_array_equal(stack.apply(params, x, condition=condition), x)
+    params = jax.jit(stack.init)(jax.random.key(0), x, condition=condition)
+    call = jax.jit(stack.apply)
+    np.testing.assert_array_equal(call(params, x, condition=condition), x)
     names = {
         "/".join(k.key for k in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)
     }
@@ -43,14 +44,15 @@ def test_a_conditioned_block_begins_as_the_identity_and_is_modulated_as_in_the_p
     shift, scale, gate, shift2, scale2, gate2 = jnp.split(parts[:, None], 6, axis=-1)
     plain = lambda y: layer_norm(y, jnp.ones(8), jnp.zeros(8), config.norm_epsilon)  # noqa: E731
     block = Stack(DiTConfig(**SMALL | {"layers": 1}, norm="none", final_norm=False), 1)
+    run = jax.jit(block.apply)
 
     def part(name, y):  # what one sub-layer adds, with the other's parameters zero
         kept = {k: jax.tree.map(lambda v, k=k: v * (name in k), layer[k]) for k in layer}
-        return block.apply({"params": {"layer_0": kept}}, y) - y
+        return run({"params": {"layer_0": kept}}, y) - y
 
     y = x + gate * part("attention", plain(x) * (1 + scale) + shift)
     y = y + gate2 * part("feed_forward", plain(y) * (1 + scale2) + shift2)
-    found = stack.apply({"params": tree}, x, condition=condition)
+    found = call({"params": tree}, x, condition=condition)
     np.testing.assert_allclose(found, y, rtol=2e-4, atol=2e-4)
 
 

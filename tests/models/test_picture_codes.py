@@ -1,5 +1,7 @@
 """Codes of pictures from texts: the cache, the two ways, and what each may see."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,10 +34,11 @@ def test_in_order_each_code_sees_the_text_and_the_codes_before_it_and_the_cache_
         same = jnp.abs(other - base).max(axis=(0, 2)) < 1e-6
         assert same.tolist() == [i <= place for i in range(4)]
     assert (jnp.abs(call(params, TOKENS.at[:, 0].add(1), CODES) - base).max(axis=(0, 2)) > 0).all()
-    logits, cache = model.apply(params, TOKENS, method="start")
+    logits, cache = jax.jit(partial(model.apply, method="start"))(params, TOKENS)
+    step = jax.jit(partial(model.apply, method="step"))
     for i in range(4):
         np.testing.assert_allclose(logits, base[:, i], rtol=1e-4, atol=1e-5)
-        logits, cache = model.apply(params, CODES[:, i], cache, method="step")
+        logits, cache = step(params, CODES[:, i], cache)
 
 
 def test_in_parallel_every_code_sees_all_others_and_hidden_ones_have_their_own_vector():

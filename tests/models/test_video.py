@@ -1,6 +1,7 @@
 """Clips to classes: tubelets, the two stages, and what the order of frames changes."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +31,11 @@ def test_a_tubelet_becomes_the_sum_of_its_weighted_pixels():
     config = replace(TINY, tubelet=2)
     model = build(config)
     variables = jax.jit(model.init)(jax.random.key(1), CLIPS[:1])
-    _, left = model.apply(
-        variables, CLIPS, mutable=["intermediates"],
+    look = partial(
+        model.apply, mutable=["intermediates"],
         capture_intermediates=lambda module, _: module.name == "patch_embedding",
     )  # fmt: skip
+    _, left = jax.jit(look)(variables, CLIPS)
     found = left["intermediates"]["spatial"]["patch_embedding"]["__call__"][0]
     assert found.shape == (2 * 2, 4, 8)  # clips and groups, tubelets, width
     map_ = variables["params"]["spatial"]["patch_embedding"]
@@ -58,7 +60,7 @@ def test_the_order_of_frames_changes_what_time_sees_but_no_frames_own_vector():
     np.testing.assert_allclose(moved["groups"], found["groups"][:, order], atol=1e-5)
     assert np.abs(moved["features"] - found["features"]).max() > 1e-2
     spatial = variables["params"]["spatial"]  # each frame's vector is the Vision Transformer's
-    alone = Vision(TINY.spatial).apply({"params": spatial}, CLIPS[:, 3])["features"]
+    alone = jax.jit(Vision(TINY.spatial).apply)({"params": spatial}, CLIPS[:, 3])["features"]
     np.testing.assert_allclose(found["groups"][:, 3], alone, atol=1e-5)
     for changes, least, most in (
         ({"time": "joint"}, 1e-2, np.inf),
@@ -80,7 +82,7 @@ def test_on_one_frame_it_is_the_vision_transformer():
     params = variables["params"]
     same = {**params["spatial"], "classifier": params["classifier"]}
     vit = Vision(replace(config.spatial, head="classes", classes=3))
-    expected = vit.apply({"params": same}, CLIPS[:, 0])
+    expected = jax.jit(vit.apply)({"params": same}, CLIPS[:, 0])
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
     joint, _ = outputs(replace(config, time="joint"), CLIPS[:, :1], variables)
     np.testing.assert_allclose(joint["logits"], expected["logits"], atol=1e-5)
@@ -89,7 +91,8 @@ def test_on_one_frame_it_is_the_vision_transformer():
 def test_dropout_needs_a_key_and_a_wrong_clip_is_refused():
     model = build(replace(TINY, dropout=0.5))
     variables = jax.jit(model.init)(jax.random.key(1), CLIPS[:1])
-    one, two = (model.apply(variables, CLIPS, jax.random.key(i))["logits"] for i in (1, 2))
+    apply = jax.jit(model.apply)
+    one, two = (apply(variables, CLIPS, jax.random.key(i))["logits"] for i in (1, 2))
     assert not np.allclose(one, two)
     with pytest.raises(LabError, match="a clip has 4 frames"):
         model.apply(variables, CLIPS[:, :2])

@@ -1,5 +1,7 @@
 """The VQ-VAE: its codebook by hand, the gradient straight through, and dead codes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,13 +36,13 @@ def test_averages_of_the_codebook_are_those_written_out_and_padding_enters_none(
     rows = jnp.array([True] * 5 + [False])
     out, told = trained_once(config, params, images, rows)
     model = VQVAE(config)
-    z = np.asarray(
-        model.apply({"params": params}, images, method=lambda m, x: m.narrow(m._states(x, None)))
-    )
+    narrow = partial(model.apply, method=lambda m, x: m.narrow(m._states(x, None)))
+    z = np.asarray(jax.jit(narrow)({"params": params}, images))
     codes = np.asarray(book["sums"] / book["counts"][:, None])
     ids = np.square(z[:, :, None] - codes).sum(axis=-1).argmin(axis=-1)
     np.testing.assert_array_equal(out["codes"], ids)
-    np.testing.assert_array_equal(model.apply({"params": params}, images, method="codes"), ids)
+    found = jax.jit(partial(model.apply, method="codes"))({"params": params}, images)
+    np.testing.assert_array_equal(found, ids)
     flat, used = z[:5].reshape(-1, 3), ids[:5].reshape(-1)
     counts, sums = np.zeros(5), np.zeros((5, 3))
     for vector, code in zip(flat, used, strict=True):
@@ -56,7 +58,7 @@ def test_averages_of_the_codebook_are_those_written_out_and_padding_enters_none(
     away, weight, scaled = told["losses"]["commitment"]
     np.testing.assert_allclose(away, np.square(flat - codes[used]).mean(axis=1).sum(), rtol=1e-4)
     np.testing.assert_allclose([weight, scaled / away], [20, 0.25], rtol=1e-5)
-    made = model.apply({"params": params}, out["codes"], method="pictures")
+    made = jax.jit(partial(model.apply, method="pictures"))({"params": params}, out["codes"])
     np.testing.assert_allclose(made, out["images"], rtol=1e-4, atol=1e-4)
 
 
@@ -107,5 +109,5 @@ def test_a_code_that_is_never_used_moves_to_a_vector_of_the_batch():
 def test_without_codes_it_maps_images_to_images_of_any_multiple_of_the_patch():
     config, _, _ = setting(codes=0)
     large = jnp.asarray(np.random.default_rng(2).normal(size=(1, 6, 8, 1)), jnp.float32)
-    out = VQVAE(config).apply({"params": draw(VQVAE(config), large)["params"]}, large)
+    out = jax.jit(VQVAE(config).apply)({"params": draw(VQVAE(config), large)["params"]}, large)
     assert out.keys() == {"images"} and out["images"].shape == large.shape

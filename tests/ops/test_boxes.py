@@ -17,6 +17,9 @@ from transformer_lab.ops.boxes import (
     without_duplicates,
 )
 
+# One program for each shape, not one for each operation: compilation is most of the time here.
+overlaps, corners, hungarian = map(jax.jit, (overlaps, corners, hungarian))
+
 SQUARES = np.array([[0, 0, 2, 2], [1, 1, 3, 3], [5, 5, 6, 6], [0, 0, 2, 2], [1, 1, 1, 1]], float)
 
 

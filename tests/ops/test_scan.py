@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from transformer_lab.errors import LabError
 from transformer_lab.ops.scan import WAYS, convolve, max_plus, recurrence, step
 
+RECURRENCE = jax.jit(recurrence, static_argnames=("way", "chunk"))
+
 
 def reference(query, key, value, log_decay, initial, fresh):
     """The definition, in float64, one step after the other."""
@@ -61,7 +63,7 @@ def test_every_way_is_the_recurrence_with_documents_and_an_initial_state(
     with jax.enable_x64():
         expected, arrays = reference(*whole), jax.tree.map(jnp.asarray, (*inputs, poles))
         for way in WAYS:
-            found = jax.jit(lambda *x: recurrence(*x, way=way, chunk=8))(*arrays)  # noqa: B023
+            found = RECURRENCE(*arrays, way=way, chunk=8)
             for ours, theirs in zip(found, expected, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11, err_msg=way)
 

@@ -1,6 +1,7 @@
 """kNN-LM by brute force, exact search, and the commands that search a folder."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -41,15 +42,22 @@ def reader(tmp_path_factory):
 
 def test_the_mixture_is_counted_by_hand_from_the_models_own_states(reader):
     store, test = reader("train"), reader("test")
-    task, apply = reader.task, reader.task.model.apply
+    task = reader.task
     rows = [
         [task.start_id, *task.tokenizer.encode(t), task.tokenizer.eos_id] for t in task.data.test
     ]
+    longest = max(map(len, rows))
+
+    @jax.jit
+    def read(tokens):
+        apply = partial(task.model.apply, {"params": reader.params}, tokens)
+        return apply(method="states")[0], jax.nn.softmax(apply()[0])
+
     states, chances, targets = [], [], []
     for ids in rows:
-        tokens = jnp.asarray([ids[:-1]], jnp.int32)
-        states.append(apply({"params": reader.params}, tokens, method="states")[0])
-        chances.append(jax.nn.softmax(apply({"params": reader.params}, tokens)[0]))
+        found = read(jnp.asarray([ids[:-1] + [0] * (longest - len(ids))], jnp.int32))
+        for kept, values in zip((states, chances), found, strict=True):
+            kept.append(values[: len(ids) - 1])
         targets += ids[1:]
     assert test.tokens.tolist() == targets
     np.testing.assert_allclose(test.states, np.concatenate(states), atol=1e-4)
