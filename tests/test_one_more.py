@@ -33,7 +33,7 @@ from transformer_lab.layers.basic import Dense, LayerNorm
 from transformer_lab.layers.embedding import Embedding, check_length
 from transformer_lab.layers.scanned import make_layers, run_layers
 from transformer_lab.layers.told import tell
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.models.decoder import example_inputs as example_inputs
 
 

@@ -13,7 +13,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.layers.scanned import make_layers, run_layers
 from transformer_lab.layers.told import renew, running, tell
 from transformer_lab.models import listened
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.ops.losses import STATISTICS, masked_sum
 from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Joint

@@ -2,7 +2,7 @@
 
 A module calls `tell` with the (sum, weight) of a loss or a metric, or `renew` with the new value of
 a running statistic. Both put it into a Flax collection, which passes through `nn.remat` and
-`layers.scanned`; `models.base.Model` takes it out when a train step listens (`listened`). In any
+`layers.scanned`; `models.model.Model` takes it out when a train step listens (`listened`). In any
 other call the collections are closed, so that evaluation and decoding compute none of it.
 """
 

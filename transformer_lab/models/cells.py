@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_lab.errors import at_least
-from transformer_lab.models.base import Model
 from transformer_lab.models.cnn import CNN, CNNConfig, ReadsMaps
 from transformer_lab.models.cnn import RULES as CNN_RULES
+from transformer_lab.models.model import Model
 from transformer_lab.models.vision import example_inputs as example_inputs
 
 

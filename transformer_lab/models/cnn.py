@@ -10,7 +10,7 @@ from transformer_lab.errors import LabError, chosen, fractions
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.pooling import MeanQueryPool
 from transformer_lab.layers.told import BatchNorm
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.models.vision import example_inputs as example_inputs
 
 CHOICES = {

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import Cache, Decoder, DecoderConfig
 from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
+from transformer_lab.models.model import Model
 from transformer_lab.ops.losses import TokenScores
 
 

@@ -13,8 +13,8 @@ from transformer_lab.layers.attention import Attention
 from transformer_lab.layers.basic import FeedForward, dense, norm
 from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.models import cnn
-from transformer_lab.models.base import Model
 from transformer_lab.models.cnn import CNN, CNNConfig, ReadsMaps
+from transformer_lab.models.model import Model
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.positions import sinusoids
 from transformer_lab.ops.visibility import ALL, Visible

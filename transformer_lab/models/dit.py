@@ -13,7 +13,7 @@ from transformer_lab.layers.config import ADDED, CHOICES, StackConfig
 from transformer_lab.layers.embedding import Embedding
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.ops.patches import from_patches, grid_sinusoids, patch_grid, to_patches
 from transformer_lab.ops.pooling import pool
 from transformer_lab.ops.positions import sinusoids

@@ -15,8 +15,8 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.embedding import Embedding, check_length, enter
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import example_inputs as example_inputs
+from transformer_lab.models.model import Model
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores

@@ -13,7 +13,7 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.embedding import enter
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.ops.visibility import Visible
 
 

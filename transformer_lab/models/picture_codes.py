@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer_lab.errors import LabError
 from transformer_lab.models import decoder, vqvae
-from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import Decoder, DecoderConfig
+from transformer_lab.models.model import Model
 from transformer_lab.models.vqvae import VQVAE, VQVAEConfig
 
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_lab.errors import LabError, at_least, chosen
 from transformer_lab.layers.embedding import Embedding, check_length
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer_lab.models.base import Model
 from transformer_lab.models.decoder import example_inputs as example_inputs
+from transformer_lab.models.model import Model
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 from transformer_lab.ops.pooling import POOLINGS, pool

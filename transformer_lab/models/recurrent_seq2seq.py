@@ -13,8 +13,8 @@ from transformer_lab.layers.alignment import KINDS, Alignment
 from transformer_lab.layers.basic import Dense
 from transformer_lab.layers.embedding import Embedding, check_length
 from transformer_lab.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer_lab.models.base import Model
 from transformer_lab.models.encoder_decoder import example_inputs as example_inputs
+from transformer_lab.models.model import Model
 from transformer_lab.ops.dropout import dropout
 from transformer_lab.ops.losses import TokenScores
 

@@ -13,7 +13,7 @@ from transformer_lab.errors import LabError, at_least, chosen, fractions
 from transformer_lab.layers.attention import Attention
 from transformer_lab.layers.basic import FeedForward, dense, norm
 from transformer_lab.layers.config import CHOICES, StackConfig
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.models.vision import example_inputs as example_inputs
 from transformer_lab.ops.dropout import drop_path, dropout
 from transformer_lab.ops.patches import patch_grid, to_patches

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_lab.errors import LabError, chosen
 from transformer_lab.layers.basic import dense
 from transformer_lab.models import cnn, decoder, vision
-from transformer_lab.models.base import Model
 from transformer_lab.models.cnn import CNN, CNNConfig
 from transformer_lab.models.decoder import Decoder, DecoderConfig
+from transformer_lab.models.model import Model
 from transformer_lab.models.vision import Vision, VisionConfig
 from transformer_lab.ops.contrastive import START, scale_of
 from transformer_lab.ops.pooling import normalize

@@ -14,7 +14,7 @@ from transformer_lab.layers.embedding import enter
 from transformer_lab.layers.pooling import AttentionPool
 from transformer_lab.layers.positions import PositionVectors
 from transformer_lab.layers.stack import Stack
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.ops.activations import ACTIVATIONS
 from transformer_lab.ops.patches import grid_sinusoids, patch_grid, resize_positions, to_patches
 

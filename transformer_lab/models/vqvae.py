@@ -12,7 +12,7 @@ from transformer_lab.layers.basic import dense
 from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.layers.stack import Stack
 from transformer_lab.layers.told import renew, running, tell
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.ops.patches import from_patches, grid_sinusoids, patch_grid, to_patches
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_lab.errors import at_least, fractions
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 from transformer_lab.models.patch_forecaster import StepsConfig, StepsHead, joined_past, smallest
 from transformer_lab.models.patch_forecaster import example_inputs as example_inputs
 from transformer_lab.ops.dropout import dropout

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_lab.errors import at_least
-from transformer_lab.models.base import Model
+from transformer_lab.models.model import Model
 
 
 @dataclass(frozen=True)
