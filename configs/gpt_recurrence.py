@@ -30,6 +30,6 @@ def get_config(arg: str = "64"):
     config.model.update(positions="transformer_xl", segment=64, max_length=512)
     config.model.memory = 64 if arg == "recall" else int(arg)
     if arg == "recall":
-        config.model.update(recall=32, recall_length=384, recall_layer=2)
+        config.model.update(positions="t5", recall=32, recall_length=384, recall_layer=2)
     config.optimizer.warmup_steps = 30
     return config

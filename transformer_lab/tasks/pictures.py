@@ -65,8 +65,8 @@ SECTIONS = {**IMAGES, "tokenizer": text.TokenizerConfig, "decode": DrawingConfig
 class OnImages(Labelled):
     """A task on images of the model's size, whose batches hold `image` and `mask`.
 
-    `image` is uint8 [rows, height, width, channels], of clips [rows, frames, ...], and `mask` False at a row that only fills the
-    batch.
+    `image` is uint8 [rows, height, width, channels], of clips [rows, frames, ...], and `mask` False
+    at a row that only fills the batch.
     """
 
     COUNTED = "images"

@@ -52,7 +52,8 @@ def images(config: Any, kind: Any = None, names: Sequence[str] = tuple(MOTIONS))
         behind = [picture for name, picture in photographs if owner[name] == split]
         count = config.held_clips if number else config.clips
         clips = (kind or Clips)(mine, behind, config, number, count)
-        content = f"{sorted(owner.items())} {names if kind else MOTIONS} {count} {config.frames} {config.split_seed}"
+        facts = names if kind else MOTIONS, count, config.frames, config.split_seed
+        content = " ".join(map(str, (sorted(owner.items()), *facts)))
         parts[split] = ImageSet(clips, np.arange(count) % len(names), content)
     return FoundImages(parts, list(names), 3, stamps.LICENCE)
 
