@@ -112,7 +112,7 @@ class OnImages(Labelled):
     def sizes(self, batch: HostBatch) -> dict[str, int]:
         return {"examples": int(batch["mask"].sum())}
 
-    def clean(self, batch: Batch) -> Float[Array, "b h w c"]:
+    def clean(self, batch: Batch) -> Float[Array, "b *f h w c"]:
         """The images of a batch, from -1 (black) to 1."""
         return batch["image"].astype(jnp.float32) / 127.5 - 1
 
