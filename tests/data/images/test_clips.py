@@ -163,7 +163,8 @@ def test_a_model_of_frames_begins_with_the_mean_of_both_neighbours(folder):
     stamps |= {"data.source": "moving_scenes", "data.frames": 3, "data.path": str(folder)}
     sizes = {"model.image_size": (16, 16), "model.patch_size": (8, 8), "model.codes": 0,
              "task.between": 3, "batch.rows": 8}  # fmt: skip
-    config = tiny.config_of("vqvae", "image_prediction", tiny.RUN, tiny.STACK, sizes, stamps)
+    small = tiny.RUN | tiny.STACK | tiny.FAST
+    config = tiny.config_of("vqvae", "image_prediction", small, sizes, stamps)
     trainer = tiny.make_trainer(config, 1)
     shapes = {k: (x.shape, x.dtype) for k, x in trainer.task.abstract_batch().items()}
     assert {k: (x.shape, x.dtype) for k, x in tiny.first_batch(trainer.task).items()} == shapes
