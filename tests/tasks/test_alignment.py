@@ -114,7 +114,8 @@ def test_each_kind_of_prompt_is_scored_apart(tmp_path):
 def test_the_templates_ask_what_their_answers_say():
     config = InstructionsConfig("templates", validation_share=0.04, test_share=0.08)
     groups = {}
-    for (_, prompt), (_, answer) in load_dialogues(config).train:
+    for row in load_dialogues(config).train:
+        (_, prompt), (_, answer) = row.turns
         task, _, asked = prompt.removesuffix("\nAnswer:").partition(": ")
         groups.setdefault(task, []).append((asked, answer.removeprefix(" ")))
     assert len(groups) == 5 and all(len(rows) > 1200 for rows in groups.values())
