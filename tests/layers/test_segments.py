@@ -10,10 +10,12 @@ import pytest
 from tests.tiny import draw
 from transformer_lab.errors import LabError
 from transformer_lab.layers.config import StackConfig
+from transformer_lab.layers.positions import Places
 from transformer_lab.layers.stack import Stack
 from transformer_lab.models.decoder import Decoder, DecoderConfig
+from transformer_lab.ops.attention import attend, attend_nearest
 from transformer_lab.ops.segments import as_rows
-from transformer_lab.ops.visibility import Visible, recent
+from transformer_lab.ops.visibility import Visible, recallable, recent
 
 SIZES = {"layers": 2, "width": 8, "heads": 2, "head_dim": 4, "feed_forward_width": 12,
          "dropout": 0.0, "norm_place": "pre", "init_std": 0.5}  # fmt: skip
@@ -70,12 +72,71 @@ def test_one_segment_after_the_other_over_cached_states_is_the_same():
     np.testing.assert_allclose(found, jnp.concatenate(outs, axis=1), atol=2e-5)
 
 
+def test_attention_to_the_nearest_keys_is_that_of_a_sorted_list():
+    """By NumPy, key by key; of as many as there are it is attention under the mask."""
+    rng = np.random.default_rng(2)
+    query = rng.normal(size=(2, 4, 3, 5)).astype(np.float32)
+    key, value = rng.normal(size=(2, 2, 2, 6, 5)).astype(np.float32)
+    mask = rng.random((2, 1, 3, 6)) < 0.7
+    mask[0, 0, 0] = False
+    expected = np.zeros_like(query)
+    for b, n, t in np.ndindex(query.shape[:3]):
+        scores = key[b, n // 2] @ query[b, n, t] / np.sqrt(5)
+        best = sorted(np.flatnonzero(mask[b, 0, t]), key=lambda i: -scores[i])[:2]
+        if best:
+            weights = np.exp(scores[best])
+            expected[b, n, t] = weights @ value[b, n // 2][best] / weights.sum()
+    arrays = tuple(map(jnp.asarray, (query, key, value, mask)))
+    np.testing.assert_allclose(attend_nearest(*arrays, 2), expected, atol=1e-5)
+    np.testing.assert_allclose(attend_nearest(*arrays, 6), attend(*arrays)[0], atol=1e-6)
+
+
+def test_a_recalling_layer_mixes_what_is_near_with_what_is_far():
+    """With a gate of -inf it is the plain model; with one of +inf, queries that have a memory
+    attend to it alone. No gradient flows into it."""
+    positions = "rope"
+    rng = np.random.default_rng(3)
+    x = jnp.asarray(rng.normal(size=(1, 8, 8)), jnp.float32)
+    sizes = {"segment": 2, "memory": 1, "recall_layer": 0}
+    plain = stack(positions, segment=2, memory=1)
+    found = stack(positions, recall=8, recall_length=3, **sizes)
+    params = draw(found, x)
+    attention = params["params"]["layer_0"]["attention"]
+    assert attention["recall_gate"].shape == (2,)
+    assert "recall_gate" not in params["params"]["layer_1"]["attention"]
+
+    def run(gate, model=found, x=x):
+        attention["recall_gate"] = jnp.full((2,), gate)
+        return model.apply(params, x)
+
+    np.testing.assert_allclose(run(-jnp.inf), plain.apply(params, x), atol=1e-6)
+    assert np.abs(run(0.0) - run(-jnp.inf))[0, 4:].max() > 1e-2
+    np.testing.assert_allclose(run(jnp.inf)[:, :2], run(-jnp.inf)[:, :2], atol=1e-6)  # none is far
+    order = jnp.arange(8)
+    far = recallable(order, order, jnp.zeros(1, jnp.int32), 2, 1, 3)[0]
+    assert far[7].tolist() == [0, 0, 1, 1, 1, 0, 0, 0] and far[3].tolist() == [1, *[0] * 7]
+    near = recent(order, order, jnp.zeros(1, jnp.int32), 2, 1)[0]
+    bound = stack(positions).bind(params).layer[0].attention
+    places = Places(order, order)
+    by_hand = bound(x, None, Visible(mask=far[None, None]), places=places)
+    local = bound(x, None, Visible(causal=True, mask=near[None, None]), places=places)
+    by_hand = jnp.where(far.any(axis=1)[:, None], by_hand, local)
+    attention["recall_gate"] = jnp.full((2,), jnp.inf)
+    mine = found.bind(params).layer[0].attention
+    np.testing.assert_allclose(mine(x), by_hand, atol=1e-5)
+    gradient = jax.grad(lambda x: mine(x)[0, 7].sum())(x)
+    assert np.abs(gradient[0, 7]).max() > 1e-3 and not np.asarray(gradient)[0, :7].any()
+    one = run(1.0, stack(positions, recall=1, recall_length=3, **sizes))
+    assert np.abs(one - run(1.0))[0, 4:].max() > 1e-3  # the nearest alone is not all of them
+
+
 def test_texts_are_decoded_as_they_were_read():
     """A prompt at once, and tokens one by one, see what a row in training sees; also behind padding
     on the left, and next to other documents of a packed row."""
     config = DecoderConfig(
-        **SIZES, positions="transformer_xl", segment=SEGMENT, memory=MEMORY, vocab_size=11
-    )
+        **SIZES, positions="transformer_xl", segment=SEGMENT, memory=1, vocab_size=11,
+        recall=1, recall_length=2, recall_layer=1,
+    )  # fmt: skip
     model, tokens = Decoder(config), jnp.asarray([[4, 3, 9, 2, 7, 5, 8, 1]])
     params = draw(model, tokens)
     whole = jax.jit(model.apply)(params, tokens)
@@ -102,6 +163,8 @@ def test_parts_become_rows():
 def test_settings_that_do_not_go_with_segments_are_refused():
     for settings, words in (
         ({"memory": 2}, "set model.segment"),
+        ({"recall": 2}, "set model.segment"),
+        ({"recall": 2, "segment": 2, "recall_layer": 6}, "is none of model.layers = 6"),
         ({"segment": 2, "window": 4}, "does not go with model.window"),
     ):
         with pytest.raises(LabError, match=words):

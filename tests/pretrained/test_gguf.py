@@ -101,15 +101,33 @@ def by_hand(kind, content):
         return at("e", 0) * nibbles(raw[4:]) + at("e", 2)
     if kind == 8:
         return at("e", 0) * np.frombuffer(content, np.int8, offset=2).astype(float)
-    if kind == 12:  # Q4_K: 8 parts of 32 values, each with a scale and a minimum of 6 bits
-        out = []
+    if kind in (6, 7):  # Q5_0 and Q5_1: as Q4_0 and Q4_1, with the fifth bits in 4 bytes
+        fifth = at("I", kind * 2 - 10)
+        fives = nibbles(raw[kind * 2 - 6 :]) + [16 * (fifth >> i & 1) for i in range(32)]
+        return at("e", 0) * (fives - 16 if kind == 6 else fives) + (at("e", 2) if kind == 7 else 0)
+    # Of Q2_K and Q3_K two bits of a value; 16 parts of 16 values.
+    two = lambda n, start: raw[start + n // 128 * 32 + n % 32] >> n % 128 // 32 * 2 & 3  # noqa: E731
+    if kind == 10:  # Q2_K: a scale and a minimum of 4 bits each
+        of = [(int(raw[n // 16]), two(n, 16)) for n in range(256)]
+        return np.array([at("e", 80) * (s & 15) * q - at("e", 82) * (s >> 4) for s, q in of])
+    if kind == 11:  # Q3_K: scales of 6 bits, and third bits, which where missing subtract 4
+        fours = [raw[96 + j % 8] >> (j // 8 * 4) & 15 for j in range(16)]
+        scales = [fours[j] + (raw[104 + j % 4] >> j // 4 * 2 & 3) * 16 - 32 for j in range(16)]
+        third = lambda n: 0 if raw[n % 32] >> n // 32 & 1 else 4  # noqa: E731
+        return np.array(
+            [at("e", 108) * scales[n // 16] * (two(n, 32) - third(n)) for n in range(256)]
+        )
+    if kind in (12, 13):  # Q4_K: 8 parts of 32 values, each with a scale and a minimum of 6 bits
+        out, start = [], 16 if kind == 12 else 48
         for j in range(8):
             low, high = raw[4 + j % 4], raw[8 + j % 4]
             both = raw[12 + j % 4]
             scale = low & 63 if j < 4 else both & 15 | low >> 6 << 4
             least = high & 63 if j < 4 else both >> 4 | high >> 6 << 4
-            part = raw[16 + j // 2 * 32 :][:32]
+            part = raw[start + j // 2 * 32 :][:32]
             values = part >> 4 if j % 2 else part & 15
+            if kind == 13:  # Q5_K: the fifth bits of all parts in 32 bytes
+                values = values + 16 * (raw[16:48] >> j & 1)
             out.append(at("e", 0) * scale * values - at("e", 2) * least)
         return np.concatenate(out)
     out = []  # Q6_K: 16 parts of 16 values, 4 low and 2 high bits each
@@ -125,7 +143,9 @@ def by_hand(kind, content):
 # Type number, values and bytes of a block, and where its float16 scales lie.
 BLOCKS = {
     "BF16": (30, 1, 2, ()), "Q4_0": (2, 32, 18, (0,)), "Q4_1": (3, 32, 20, (0, 2)),
-    "Q8_0": (8, 32, 34, (0,)), "Q4_K": (12, 256, 144, (0, 2)), "Q6_K": (14, 256, 210, (208,)),
+    "Q5_0": (6, 32, 22, (0,)), "Q5_1": (7, 32, 24, (0, 2)), "Q8_0": (8, 32, 34, (0,)),
+    "Q2_K": (10, 256, 84, (80, 82)), "Q3_K": (11, 256, 110, (108,)),
+    "Q5_K": (13, 256, 176, (0, 2)), "Q4_K": (12, 256, 144, (0, 2)), "Q6_K": (14, 256, 210, (208,)),
 }  # fmt: skip
 
 

@@ -261,6 +261,8 @@ def test_a_full_queue_is_told_and_what_was_asked_is_metered(run, service, client
     text = client.get("/metrics").text
     assert 'transformer_lab_requests_total{path="/v1/completions",status="413"}' in text
     assert "transformer_lab_first_token_seconds_count" in text
+    compiled = float(service.worker.engine.compilations)
+    assert compiled and f"transformer_lab_compilations {compiled}" in text
     assert client.get("/health").json() == {"status": "ok"}
     page = client.get("/")
     assert "<title>tiny</title>" in page.text and "http" not in page.text

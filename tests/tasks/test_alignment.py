@@ -1,6 +1,7 @@
 """Alignment: which tokens count, batches on any mesh, rewards, and users' files."""
 
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -18,6 +19,8 @@ from transformer_lab.data.dialogues import (
     load_dialogues,
 )
 from transformer_lab.data.endings import read_endings
+from transformer_lab.data.fetch import cached
+from transformer_lab.data.sources import brown
 from transformer_lab.errors import LabError
 from transformer_lab.text.rewards import brackets, chrf, exact
 from transformer_lab.training import runs
@@ -91,6 +94,39 @@ def test_a_chat_is_taught_as_the_tokenizers_template_has_it(tmp_path):
     assert parts == [given, "b|\nd|\n", "user\nc|\nassistant\n"]
     start = task.prompt_of(Instruction(turns))
     assert ids[: len(start)].tolist() == start and kinds[len(start)] == 1
+
+
+def test_each_kind_of_prompt_is_scored_apart(tmp_path):
+    rows = [{"prompt": f"{kind}: {a}", "answer": a} for kind in ("Say it", "Add") for a in "abcd"]
+    task = make_trainer(aligned("sft", tmp_path, rows, task__kinds="^[^:]+"), 1).task
+    asked = task.asked("test") + task.asked("train")
+    replies = [row.turns[-1][1] if "Say" in row.turns[0][1] else "?" for row in asked]
+    task.asked = lambda split: asked
+    task.write = lambda *_: [([], [], [reply]) for reply in replies]
+    right = sum(reply != "?" for reply in replies) / len(asked)
+    found = task.score(None, "test", dict, True).values
+    assert found == {"exact": right, "exact_say_it": 1.0, "exact_add": 0.0}
+    with pytest.raises(LabError, match="no regular expression"):
+        resolve(aligned("sft", tmp_path, rows, task__kinds="("))
+
+
+@pytest.mark.skipif(not cached(brown.PACKAGE), reason=f"{brown.PACKAGE} is not in the cache")
+def test_the_templates_ask_what_their_answers_say():
+    config = InstructionsConfig("templates", validation_share=0.04, test_share=0.08)
+    groups = {}
+    for row in load_dialogues(config).train:
+        (_, prompt), (_, answer) = row.turns
+        task, _, asked = prompt.removesuffix("\nAnswer:").partition(": ")
+        groups.setdefault(task, []).append((asked, answer.removeprefix(" ")))
+    assert len(groups) == 5 and all(len(rows) > 1200 for rows in groups.values())
+    assert all(b.split() == a.split()[::-1] for a, b in groups["Write backwards"])
+    assert all(str(sum(map(int, a[:-1].split("+")))) == b for a, b in groups["Add the numbers"])
+    assert all(brackets.reward(*row, "") == 1 for row in groups["Close the brackets"])
+    assert all(b in re.findall(r"[\w']+", a) for a, b in groups["Give the last word"])
+    classes = groups["Noun, verb or adjective"]
+    assert {b for _, b in classes} == {"noun", "verb", "adjective"}
+    words = [re.match(r'"(.+?)" in "(.*)"$', a) for a, _ in classes]
+    assert all(match[1] in match[2] for match in words)
 
 
 CASES = {

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.entry import command
 from tests.tiny import FAST, RUN, config_of, draw, leave_run, make_trainer, trained
@@ -59,6 +60,23 @@ def test_a_model_learns_the_season_and_its_scores_are_those_of_their_definitions
     assert found["mase"] == pytest.approx(np.nanmean(mase), rel=1e-6)
     shares = [found[k] / found[f"naive_{k}"] for k in ("smape", "mase")]
     assert found["owa"] == pytest.approx(np.mean(shares)) and found["naive_owa"] == 1
+
+
+def test_students_t_has_the_density_and_the_quantiles_of_scipy(path):
+    trainer = make_trainer(config(path, task__output="student_t"), 1)
+    task, batch = trainer.task, next(iter(trainer.task.eval_batches("test")))
+    params, losses = trained(trainer, 30)
+    assert losses[-1] < losses[0] - 0.5
+    unit, numbers = map(np.asarray, task._outputs(params, trainer.place(batch)))
+    where, scale, freedom = np.split(numbers[:2], 3, axis=-1)
+    assert (scale > 0).all() and (freedom > 2).all()
+    law, target = stats.t(freedom, where, scale), batch["target"][:2, :, None] / unit[:2, None]
+    total, weight = jax.jit(task.metrics)(params, trainer.place(batch))["loss"]
+    np.testing.assert_allclose(total, -law.logpdf(target).sum(), rtol=1e-4)
+    assert weight == 8
+    found = task.quantiles(params, task.data.test, trainer.place)
+    expected = law.ppf([0.1, 0.5, 0.9]) * unit[:2, None]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_the_loss_is_the_pinball_loss_and_a_series_in_other_units_has_the_same(path):

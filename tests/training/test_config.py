@@ -46,6 +46,7 @@ ARGUMENTS = {
     "forecast_m3": "patches wavenet",
     "gpt_positions": "none learned sinusoidal binary index index_scaled rope alibi t5 "
     "transformer_xl learned+every rope+interleaved",
+    "gpt_recurrence": "64 0 recall",
     "long_range": "mamba2+mqar linear+listops lstm+pixels attention+induction_heads+time "
     "hybrid+selective_copying",
     "parse_trees": "python brown",

@@ -14,6 +14,7 @@ from absl import flags
 from transformer_lab import cli
 from transformer_lab.commands.generate import opening
 from transformer_lab.errors import LabError
+from transformer_lab.tasks.abilities import CONTINUING
 from transformer_lab.training.writers import log
 
 NEW_TOKENS = (
@@ -29,7 +30,7 @@ def define() -> None:
 
 def main(_: list[str]) -> None:
     args, config = flags.FLAGS, cli.get_config()
-    if config.task.kind != "language_modeling":
+    if config.task.kind not in CONTINUING:
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: chat needs a decoder")
     if config.decode.beam_size > 1:
         raise LabError("chat shows text as it is made, a beam search does not: use beam_size=1")

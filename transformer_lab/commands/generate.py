@@ -29,12 +29,10 @@ from transformer_lab.decoding.speculative import Speculator
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.opened import open_run
 from transformer_lab.tasks import objective
-from transformer_lab.tasks.abilities import Draws
+from transformer_lab.tasks.abilities import CONTINUING, Draws
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
-
-CONTINUING = ("language_modeling", "sft", "preferences", "grpo", "ppo")  # tasks
 
 
 def define() -> None:
@@ -153,7 +151,7 @@ def generator_of(trainer):
 def drafting(task, workdir: str) -> Speculator:
     """The generator for which the run in a directory drafts."""
     run = open_run(workdir)
-    if run.config.task.kind != "language_modeling":
+    if run.config.task.kind not in CONTINUING:
         raise LabError(f"--draft={workdir} holds a run of {run.config.task.kind}: it cannot draft")
     if run.task.tokenizer.to_files() != task.tokenizer.to_files():
         raise LabError(f"--draft={workdir} has another tokenizer: train it with this run's")

@@ -84,11 +84,7 @@ class Programs:
 
     def find_axes(self, params: Any) -> Any:
         """Of each array of a row the axis of the tokens, -1 for those of constant size."""
-        shapes, longer = (
-            jax.eval_shape(partial(self._empty, longer=n), params) for n in (0, ALIGNED)
-        )
-        axis = lambda a, b: next((i for i, n in enumerate(a.shape) if n != b.shape[i]), -1)  # noqa: E731
-        self.axes = jax.tree.map(axis, shapes, longer)
+        self.axes = token_axes(partial(self._empty, params))
         return self.axes
 
     def _empty(self, params, longer: int = 0) -> Row:
@@ -169,6 +165,14 @@ class Programs:
         said = slots.said.at[jnp.arange(len(done)), column].set(tokens, mode="drop")
         ended = done | (tokens == self.eos_id) | at_limit
         return slots._replace(said=said, made=slots.made + ~done, done=ended), chosen
+
+
+def token_axes(make: Callable[[int], Any]) -> Any:
+    """Of each array of a cache the axis of the tokens, -1 for those of constant size; `make` gives
+    the cache with room for so many tokens more."""
+    shapes, longer = (jax.eval_shape(partial(make, n)) for n in (0, ALIGNED))
+    axis = lambda a, b: next((i for i, n in enumerate(a.shape) if n != b.shape[i]), -1)  # noqa: E731
+    return jax.tree.map(axis, shapes, longer)
 
 
 def _draw(logits: Float[Array, "s v"], slots: Slots) -> Int[Array, "s"]:

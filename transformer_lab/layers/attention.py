@@ -1,5 +1,7 @@
 """Multi-head attention from a sequence to itself, to a memory, or to a cache."""
 
+from dataclasses import replace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,12 +11,12 @@ from transformer_lab.errors import LabError
 from transformer_lab.layers.basic import dense, joined
 from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.positions import Places
-from transformer_lab.ops.attention import attend
+from transformer_lab.ops.attention import attend, attend_nearest
 from transformer_lab.ops.kernels import attention
 from transformer_lab.ops.layout import constrain
 from transformer_lab.ops.positions import rope_frequencies, rotate, sinusoids
 from transformer_lab.ops.segments import as_rows
-from transformer_lab.ops.visibility import ALL, Visible, visible
+from transformer_lab.ops.visibility import ALL, Visible, recallable, visible
 
 KeyValue = tuple[Float[Array, "_ k _ h"], Float[Array, "_ k _ h"]]  # keys, values: [B, K, S, H]
 
@@ -23,7 +25,8 @@ class Attention(nn.Module):
     """Concat(head_1 .. head_N) W_out (Vaswani 2017, section 3.2.2), heads grouped when K < N.
 
     Kernels are query [D, N*H], key and value [D, K*H], out [N*H, D]. RoPE rotates queries and keys;
-    transformer_xl adds position [D, N*H] and two bias vectors [N, H] (Dai 2019, section 3.3).
+    transformer_xl adds position [D, N*H] and two bias vectors [N, H] (Dai 2019, section 3.3);
+    `recall` adds a gate for each head, recall_gate [N].
     """
 
     config: StackConfig
@@ -35,6 +38,8 @@ class Attention(nn.Module):
         self.key = dense(cfg, keys, bias and cfg.key_bias, "key")
         self.value = dense(cfg, keys, bias, "value")
         self.out = dense(cfg, cfg.width, cfg.attention_bias, "out")
+        if cfg.recall:
+            self.recall_gate = self.param("recall_gate", nn.initializers.zeros, (cfg.heads,))
         if cfg.positions == "transformer_xl":
             shape = (cfg.heads, cfg.head_dim)
             self.position = dense(cfg, cfg.heads * cfg.head_dim, False)
@@ -68,7 +73,8 @@ class Attention(nn.Module):
             return self._by_segments(x, seen, dropout_key, bias)
         if key_value is None:
             key_value = self.keys_and_values(x, places and places.query)
-        return self._mix(self._queries(x, places), key_value, seen, dropout_key, places, bias)
+        query = self._queries(x, places)
+        return self._join(self._mix(query, key_value, seen, dropout_key, places, bias))
 
     def step(
         self,
@@ -102,7 +108,10 @@ class Attention(nn.Module):
             start = (0, 0, index, 0)
             write = lambda old, part: jax.lax.dynamic_update_slice(old, part, start)  # noqa: E731
             held = kept = jax.tree.map(write, cache, new)
-        return self._mix(query, held, seen, None, places, bias), kept
+        out = self._mix(query, held, replace(seen, recalled=None), None, places, bias)
+        if cfg.recall:
+            out = self._recall(out, query, held, seen.recalled)
+        return self._join(out), kept
 
     def _by_segments(self, x, seen, dropout_key, bias):
         """Causal attention of each segment to itself and to the memory before it, all segments at
@@ -130,9 +139,28 @@ class Attention(nn.Module):
         places = segment_places(cfg)
         order = visible(*places, causal=True)[None, None]
         seen = Visible(query_segments=parts[2][1], key_segments=of_keys, mask=order)
-        query = as_rows(fill(query, 0, 2), starts, size, 2)
-        out = self._mix(query, (key, value), seen, dropout_key, places, bias)
-        return out.reshape(b, count * size, -1)[:, :t]
+        rows = as_rows(fill(query, 0, 2), starts, size, 2)
+        out = self._mix(rows, (key, value), seen, dropout_key, places, bias)
+        out = jnp.moveaxis(out.reshape(b, count, *out.shape[1:]), 1, 2)
+        out = out.reshape(b, cfg.heads, count * size, -1)[:, :, :t]
+        if cfg.recall:
+            begin = jnp.zeros((1,), jnp.int32)
+            far = recallable(positions, positions, begin, size, memory, cfg.recall_length)
+            same = Visible(query_segments=numbers, key_segments=numbers)
+            far = far[:, None] & same.dense(positions, positions)
+            out = self._recall(out, query, old[:2], far)
+        return self._join(out)
+
+    def _recall(self, out, query, key_value, mask):
+        """The heads' outputs mixed with attention to the nearest keys under the mask, through which
+        no gradient flows. The share of the latter is the sigmoid of a head's gate (Wu 2022,
+        equation 3), and 0 for queries without such keys."""
+        cfg = self.config
+        scale = cfg.head_dim**-0.5 if cfg.scale_attention else 1.0
+        key_value = jax.lax.stop_gradient(key_value)
+        found = attend_nearest(query, *key_value, mask, cfg.recall, scale=scale)
+        gate = jax.nn.sigmoid(self.recall_gate)[:, None, None] * mask.any(axis=-1, keepdims=True)
+        return out + gate.astype(out.dtype) * (found - out)
 
     def _queries(self, x, places):
         return self._turn(self._split(self.query(x), self.config.heads), places and places.query)
@@ -188,7 +216,7 @@ class Attention(nn.Module):
         else:
             kind = cfg.attention_implementation
             out = attention(query, *key_value, seen, implementation=kind, **options)
-        return self._join(out)
+        return out
 
     def _captures(self):
         return self.is_mutable_collection("intermediates")

@@ -93,6 +93,11 @@ class StackConfig:
     # gradient flows. 0: in one segment, to all
     segment: int = 0
     memory: int = 0  # tokens before a segment that it attends to, of the segments before it
+    # kNN attention (Wu 2022): of the `recall_length` tokens before those, each query of one layer
+    # also attends to the so many whose keys have the largest products with it. 0: no such layer
+    recall: int = 0
+    recall_length: int = 1024
+    recall_layer: int = -1  # the layer that does so; -1 is the last
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights
     feed_forward_dropout: float = 0.0  # on the feed-forward's hidden units
@@ -133,6 +138,8 @@ class StackConfig:
             "window",
             "segment",
             "memory",
+            "recall",
+            "recall_length",
             "halved_every",
             "layer_scale",
             "convolution_width",
@@ -155,6 +162,12 @@ class StackConfig:
             )
         if self.memory and not self.segment:
             raise LabError("model.memory is kept between segments: set model.segment")
+        if self.recall and not self.segment:
+            raise LabError("model.recall finds tokens of earlier segments: set model.segment")
+        if self.recall and not -self.layers <= self.recall_layer < self.layers:
+            raise LabError(
+                f"model.recall_layer = {self.recall_layer} is none of model.layers = {self.layers}"
+            )
         if self.segment and (self.window or self.layer_kinds or self.mixer.kind != "attention"):
             raise LabError(
                 "model.segment does not go with model.window, model.layer_kinds or other mixers "
@@ -203,7 +216,10 @@ class StackConfig:
             )
 
     def layer(self, i: int) -> "StackConfig":
-        """The settings of layer i, with what `layer_kinds` and `halved_every` change in it."""
+        """The settings of layer i, with what `layer_kinds`, `halved_every` and `recall_layer`
+        change in it."""
+        if self.recall and i != self.recall_layer % self.layers:
+            return replace(self, recall=0).layer(i)
         if self.halved_every:
             epsilon = self.norm_epsilon * 4.0 ** (i // self.halved_every)
             return replace(self, norm_epsilon=epsilon, halved_every=0).layer(i)

@@ -16,7 +16,7 @@ from transformer_lab.layers.config import StackConfig
 from transformer_lab.layers.mixing import Flow
 from transformer_lab.layers.positions import Places, ScoreBias
 from transformer_lab.layers.scanned import make_layers, run_layers
-from transformer_lab.ops.visibility import ALL, Visible, recent, visible
+from transformer_lab.ops.visibility import ALL, Visible, recallable, recent, visible
 
 
 class Stack(nn.Module):
@@ -149,7 +149,8 @@ class Stack(nn.Module):
                 places = cached_places(t, size, index, window)
                 mask = visible(*places, causal=True, window=window)[None, None]
                 mask = mask & self._recent(places, first)
-                seen = Visible(mask=mask & (places.key >= first[:, None])[:, None, None, :])
+                mask = mask & (places.key >= first[:, None])[:, None, None, :]
+                seen = Visible(mask=mask, recalled=self._recalled(places, first))
                 seeing[window] = seen, places, self.score_bias(places)
             seen, places, bias = (ALL, None, None) if layer.mixes else seeing[window]
             cross = None if cross_cache is None else cross_cache[name]
@@ -175,7 +176,8 @@ class Stack(nn.Module):
             first = jnp.zeros((1,), jnp.int32)
             if seen.key_segments is not None:
                 first = (seen.key_segments == 0).sum(axis=1)  # padding stands on the left
-            seen = replace(seen, mask=self._recent(places, first))
+            far = self._recalled(places, first)
+            seen = replace(seen, mask=self._recent(places, first), recalled=far)
         zero = jnp.zeros((), jnp.int32)
         for name, layer in self._named():
             seen = replace(seen, window=layer.config.window)
@@ -192,6 +194,13 @@ class Stack(nn.Module):
         if not cfg.segment:
             return True
         return recent(*places, starts, cfg.segment, cfg.memory)[:, None]
+
+    def _recalled(self, places, starts):
+        """The mask [B, 1, T, S] of the keys of which a query recalls the nearest, in one layer."""
+        cfg = self.config
+        if not cfg.recall:
+            return None
+        return recallable(*places, starts, cfg.segment, cfg.memory, cfg.recall_length)[:, None]
 
     def _finish(self, x):
         return self.final_norm(x) if self._ends_in_norm else x

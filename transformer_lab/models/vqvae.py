@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_lab.errors import at_least, fractions
-from transformer_lab.layers.basic import dense
+from transformer_lab.layers.basic import Dense, dense
 from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.layers.stack import Stack
 from transformer_lab.layers.told import renew, running, tell
@@ -31,6 +31,9 @@ class VQVAEConfig(StackConfig):
     image_size: tuple[int, int] = (32, 32)  # height, width
     patch_size: tuple[int, int] = (4, 4)  # pixels of a patch, which becomes one code
     channels: int = 3  # colours of an image: 3, or 1 for grey
+    frames: int = 1  # images that are read together, as channels one after the other
+    # Numbers that are made for each pixel, at first zeros. 0: one for each channel
+    outputs: int = 0
     codes: int = 512  # vectors of the codebook; 0: none, states pass as they are
     code_width: int = 32  # entries of a code's vector
     decay: float = 0.98  # the share of the old value in the codebook's moving averages
@@ -42,8 +45,8 @@ class VQVAEConfig(StackConfig):
         super().__post_init__()
         self.reads_both_ways("a stack over patches")
         patch_grid(self.image_size, self.patch_size)
-        at_least(self, "model", 0, "codes", "commitment")
-        at_least(self, "model", 1, "code_width", "channels")
+        at_least(self, "model", 0, "codes", "commitment", "outputs")
+        at_least(self, "model", 1, "code_width", "channels", "frames")
         fractions(self, "model", "decay", "revived_below")
 
     def choices(self) -> dict[str, tuple[str, ...]]:
@@ -121,7 +124,12 @@ class VQVAE(Model):
         if cfg.codes:
             self.narrow, self.wide = dense(cfg, cfg.code_width, True), dense(cfg, cfg.width, True)
             self.codebook = Codebook(cfg)
-        self.final = dense(cfg, cfg.patch_size[0] * cfg.patch_size[1] * cfg.channels, True)
+        pixels = cfg.patch_size[0] * cfg.patch_size[1]
+        if cfg.outputs:  # which begin at zero
+            zeros = nn.initializers.zeros
+            self.final = Dense(pixels * cfg.outputs, True, cfg.compute_dtype, zeros)
+        else:
+            self.final = dense(cfg, pixels * cfg.channels, True)
 
     def __call__(
         self,
@@ -134,7 +142,7 @@ class VQVAE(Model):
         cfg = self.config
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         if self.is_initializing():  # shapes are the config's, whatever the example
-            images = jnp.zeros((1, *cfg.image_size, cfg.channels))
+            images = jnp.zeros((1, *cfg.image_size, cfg.frames * cfg.channels))
         x, out = self._states(images, keys[0]), {}
         if cfg.codes:
             x, out["codes"] = self.codebook(self.narrow(x), keys[1], rows)

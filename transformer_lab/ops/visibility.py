@@ -38,13 +38,28 @@ def recent(
     return key_positions >= begin[..., None]
 
 
+def recallable(
+    query_positions: Int[Array, "t"],
+    key_positions: Int[Array, "s"],
+    starts: Int[Array, "b"],
+    segment: int,
+    memory: int,
+    length: int,
+) -> Bool[Array, "b t s"]:
+    """True for the `length` keys of a text before those that are `recent` for a query. Segments of
+    2, a memory of 1 and a length of 1 give the last of six positions 0, 0, 1, 0, 0, 0."""
+    near = recent(query_positions, key_positions, starts, segment, memory)
+    far = recent(query_positions, key_positions, starts, segment, memory + length)
+    return far & ~near & (key_positions >= starts[:, None])[:, None]
+
+
 QUERY_FIELDS = ("query_segments",)
 KEY_FIELDS = ("key_segments", "keys", "prefix")
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=[*QUERY_FIELDS, *KEY_FIELDS, "mask"],
+    data_fields=[*QUERY_FIELDS, *KEY_FIELDS, "mask", "recalled"],
     meta_fields=["causal", "window"],
 )
 @dataclass(frozen=True)
@@ -61,6 +76,9 @@ class Visible:
     keys: Any = None  # bool [B, S]: keys that are real
     prefix: Any = None  # bool [B, S]: keys that causality and window do not hide
     mask: Any = None  # bool [#B, #N, #T, S]: anything else
+    # bool [B, 1, T, S]: keys of which a layer with `recall` attends to the nearest, besides the
+    # ones that all of the above allow
+    recalled: Any = None
 
     def only_order(self, queries: int, keys: int) -> bool:
         """Whether causality, with or without a window, is the only rule, or there is none."""

@@ -253,6 +253,7 @@ class Meters:
                 "running": lambda: worker.engine.counts[0],
                 "waiting": lambda: worker.engine.counts[1],
                 "shared_prefix_tokens": lambda: worker.engine.prefixes.hits,
+                "compilations": lambda: worker.engine.compilations,
             }
             for key, value in counts.items():
                 Gauge(f"{name}_{key}", f"Now {key}.", registry=kept).set_function(value)

@@ -125,8 +125,10 @@ def runs_of(experiment: Experiment, init_from: str = "") -> list[Run]:
             )
         taken[name.casefold()] = variation
     if experiment.measure:
+        start = {"init_from": init_from} if init_from else {}
         return [
-            Run(v.name, v.row, (), experiment.changes | v.changes) for v in experiment.variations
+            Run(v.name, v.row, (), start | experiment.changes | v.changes)
+            for v in experiment.variations
         ]
     read = functools.cache(_load_config)  # once for all seeds: some config files are slow
     return [_run(v.name, v.row, common | v.changes, read) for v in experiment.variations]

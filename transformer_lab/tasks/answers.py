@@ -1,5 +1,6 @@
 """What all alignment tasks share: prompts, answers, which tokens are an answer's, and a head."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +31,19 @@ class AnswersConfig(LanguageModelingConfig):
 
     layout: str = "packed"
     score_examples: int = 200  # held-out prompts that are answered to be scored, at most
+    kinds: str = ""  # a regular expression: prompts with one match of it are scored apart too
 
     def __post_init__(self):
         super().__post_init__()
         if self.layout != "packed" or self.other_lengths:
             raise LabError('answers need task.layout = "packed" and task.other_lengths = ()')
         at_least(self, "task", 0, "score_examples")
+        try:
+            re.compile(self.kinds)
+        except re.error as error:
+            raise LabError(
+                f"task.kinds = {self.kinds!r} is no regular expression: {error}"
+            ) from None
 
 
 def sections(task: type, data: type) -> dict[str, type]:
@@ -153,7 +161,8 @@ class Answering(LanguageModeling):
         return [row for row in rows if len(self.prompt_of(row)) < most]
 
     def score(self, params: Params, split: str, place: Place, final: bool) -> Scores:
-        """For a trained model: the share of held-out prompts whose answer is the expected one."""
+        """For a trained model: the share of held-out prompts whose answer is the expected one, of
+        all and of each kind of prompt."""
         rows = self.asked(split) if final else []
         if not rows:
             return Scores()
@@ -162,7 +171,16 @@ class Answering(LanguageModeling):
         right = [a.strip() == b.strip() for a, b in zip(wrote, wanted, strict=True)]
         asked = [written(row.turns[:-1]) for row in rows]
         table = list(zip(asked, wrote, wanted, strict=True))[: self.config.samples]
-        return Scores({"exact": float(np.mean(right))}, table)
+        found = {"exact": float(np.mean(right))}
+        for kind in sorted({*(names := [self.kind_of(prompt) for prompt in asked])} - {""}):
+            own = [yes for yes, name in zip(right, names, strict=True) if name == kind]
+            found[f"exact_{kind}"] = float(np.mean(own))
+        return Scores(found, table)
+
+    def kind_of(self, prompt: str) -> str:
+        """What `task.kinds` matches in a prompt, as a name; "" for nothing."""
+        match = re.search(self.config.kinds, prompt)
+        return re.sub(r"\W+", "_", match[0].strip().lower()) if match else ""
 
     # Parts of batches and losses.
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from scipy import stats
 
 from transformer_lab.data.batching import RowCount, RowPlan
 from transformer_lab.data.series import (
@@ -19,12 +20,14 @@ from transformer_lab.data.series import (
     Windows,
     load_series,
 )
-from transformer_lab.errors import LabError, at_least
+from transformer_lab.errors import LabError, at_least, known
 from transformer_lab.models.base import Forecaster
 from transformer_lab.ops.forecasts import METHODS, naive_error, smape
 from transformer_lab.ops.losses import Pair, masked_sum
 from transformer_lab.tasks.base import Batch, HostBatch, Params, Place, Scores, Task
 from transformer_lab.tasks.building import Shapes, shapes_of
+
+OUTPUTS = ("quantiles", "student_t")
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,13 @@ class ForecastingConfig:
     # mu of the mu-law sign(x) ln(1 + mu |x|) / ln(1 + mu) (van den Oord 2016, 2.2) of values
     # divided by the series' mean; errors then count as shares of the level. 0: no such law
     mu: float = 0.0
+    # quantiles: the model gives each; student_t: the place, scale and degrees of freedom of a
+    # Student's t (Salinas 2020 has a Gaussian), whose likelihood it is trained by
+    output: str = "quantiles"
 
     def __post_init__(self):
         at_least(self, "task", 0, "mu")
+        known("task.output = ", self.output, OUTPUTS)
         levels = self.quantiles
         if 0.5 not in levels or levels != tuple(sorted({x for x in levels if 0 < x < 1})):
             raise LabError(f"task.quantiles = {levels} must rise within 0 and 1 and hold 0.5")
@@ -69,8 +76,9 @@ class Forecasting(Task):
             raise LabError(f"model.covariates must be {COVARIATES}, as data.series.calendar gives")
 
     def fit(self, model_config: Any) -> Any:
-        """Sets an output for each quantile."""
-        return replace(model_config, outputs=len(self.config.quantiles))
+        """Sets an output for each quantile, or for each number of a distribution."""
+        count = 3 if self.config.output == "student_t" else len(self.config.quantiles)
+        return replace(model_config, outputs=count)
 
     @cached_property
     def data(self) -> SeriesSplits:
@@ -81,7 +89,8 @@ class Forecasting(Task):
     def outputs(
         self, params: Params, batch: Batch, dropout_key: Any = None
     ) -> tuple[Float[Array, "b 1"], Float[Array, "b h q"]]:
-        """The unit of each series and its quantiles, in that unit and after the mu-law.
+        """The unit of each series and its quantiles, in that unit and after the mu-law; or place,
+        scale and degrees of freedom of Student's t.
 
         The unit is the mean absolute value that is seen. The model reads and gives distances from
         the mean of the last period, as multiples of the mean absolute distance from it.
@@ -94,7 +103,12 @@ class Forecasting(Task):
         spread = jnp.maximum(_mean(jnp.abs(values - centre), seen), 1e-3)
         values = jnp.where(seen, (values - centre) / spread, 0)
         out = self.model.apply({"params": params}, values, seen, batch["covariates"], dropout_key)
-        return unit, centre[..., None] + spread[..., None] * out
+        centre, spread = centre[..., None], spread[..., None]
+        if self.config.output == "quantiles":
+            return unit, centre + spread * out
+        place, scale, freedom = jnp.split(out, 3, axis=-1)
+        scale, freedom = 1e-3 + jax.nn.softplus(scale), 2 + jax.nn.softplus(freedom)
+        return unit, jnp.concatenate([centre + spread * place, spread * scale, freedom], axis=-1)
 
     def _compress(self, x):
         mu = self.config.mu
@@ -106,9 +120,12 @@ class Forecasting(Task):
 
     def sums(self, params: Params, batch: Batch, dropout_key, training: bool) -> dict[str, Pair]:
         """The CRPS of each step as far as the quantiles tell it, in the series' unit after the
-        mu-law: twice their mean pinball loss (Gneiting 2011, equation 14)."""
+        mu-law: twice their mean pinball loss (Gneiting 2011, equation 14); of Student's t the
+        negative logarithm of the density there."""
         unit, quantiles = self.outputs(params, batch, dropout_key)
         target = self._compress(batch["target"] / unit)
+        if self.config.output == "student_t":
+            return {"loss": masked_sum(t_loss(target, quantiles), batch["target_mask"])}
         loss = pinball(target[..., None], quantiles, jnp.array(self.config.quantiles))
         return {"loss": masked_sum(2 * loss.mean(axis=-1), batch["target_mask"])}
 
@@ -151,19 +168,21 @@ class Forecasting(Task):
     # Forecasts and scores.
 
     @cached_property
-    def _quantiles(self) -> Callable[[Params, Batch], Array]:
-        def quantiles(params, batch):
-            unit, found = self.outputs(params, batch)
-            return self._expand(jnp.sort(found, axis=-1)) * unit[..., None]
-
-        return jax.jit(quantiles)
+    def _outputs(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
+        return jax.jit(self.outputs)
 
     def quantiles(
         self, params: Params, windows: Windows, place: Place
     ) -> Float[np.ndarray, "n h q"]:
         """The quantiles of each window's steps to come, in the units of its series."""
-        found = [np.asarray(self._quantiles(params, place(x))) for x in self.batches(windows)]
-        return np.concatenate(found)[: len(windows)].astype(np.float64)
+        parts = []
+        for batch in self.batches(windows):
+            unit, found = map(np.asarray, self._outputs(params, place(batch)))
+            if self.config.output == "student_t":
+                where, scale, freedom = np.split(found, 3, axis=-1)
+                found = stats.t.ppf(self.config.quantiles, freedom, where, scale)
+            parts.append(np.asarray(self._expand(np.sort(found, axis=-1))) * unit[..., None])
+        return np.concatenate(parts)[: len(windows)].astype(np.float64)
 
     def forecast(
         self, params: Params, series: Sequence[Series], place: Place
@@ -208,6 +227,12 @@ def _mean(x: Float[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b 1
     """The mean of each row under the mask; 0 where it is empty."""
     count = jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
     return jnp.where(mask, x, 0).sum(axis=1, keepdims=True) / count
+
+
+def t_loss(actual: Float[Array, "*n"], numbers: Float[Array, "*n 3"]) -> Float[Array, "*n"]:
+    """The negative logarithm of the density of Student's t with this place, scale and freedom."""
+    place, scale, freedom = (numbers[..., i] for i in range(3))
+    return -jax.scipy.stats.t.logpdf(actual, freedom, place, scale)
 
 
 def pinball(actual: Any, quantiles: Any, levels: Any, xp: Any = jnp) -> Any:

@@ -65,8 +65,8 @@ SECTIONS = {**IMAGES, "tokenizer": text.TokenizerConfig, "decode": DrawingConfig
 class OnImages(Labelled):
     """A task on images of the model's size, whose batches hold `image` and `mask`.
 
-    `image` is uint8 [rows, height, width, channels], and `mask` False at a row that only fills the
-    batch.
+    `image` is uint8 [rows, height, width, channels], of clips [rows, frames, ...], and `mask` False
+    at a row that only fills the batch.
     """
 
     COUNTED = "images"
@@ -76,7 +76,8 @@ class OnImages(Labelled):
         if self.sections["augment"].mixes:
             raise LabError("images that are made are not mixed: set augment.mixup and cutmix to 0")
         self.size, self.channels = tuple(model_config.image_size), model_config.channels
-        self.rows = self.sections["batch"].rows
+        self.rows, count = self.sections["batch"].rows, self.sections["data"].frames
+        self.shape = (*([count] if count else ()), *self.size, self.channels)  # of an image or clip
 
     @cached_property
     def data(self) -> sources.ImageSplits:
@@ -105,13 +106,13 @@ class OnImages(Labelled):
             yield load(np.where(ids < count, ids, -1), (1,))
 
     def abstract_batch(self) -> Shapes:
-        image = shapes_of((self.rows, *self.size, self.channels), image=np.uint8)
+        image = shapes_of((self.rows, *self.shape), image=np.uint8)
         return {**image, **shapes_of((self.rows,), mask=bool)}
 
     def sizes(self, batch: HostBatch) -> dict[str, int]:
         return {"examples": int(batch["mask"].sum())}
 
-    def clean(self, batch: Batch) -> Float[Array, "b h w c"]:
+    def clean(self, batch: Batch) -> Float[Array, "b *f h w c"]:
         """The images of a batch, from -1 (black) to 1."""
         return batch["image"].astype(jnp.float32) / 127.5 - 1
 

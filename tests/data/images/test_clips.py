@@ -11,6 +11,7 @@ from tests.data.images.test_boxes import write_stamps
 from transformer_lab.data.images.augment import AugmentConfig, augment, mix
 from transformer_lab.data.images.sources import ImageConfig, load_images
 from transformer_lab.data.images.video import read_clip
+from transformer_lab.data.sources import video_tiles
 from transformer_lab.data.sources.moving_stamps import MOTIONS
 from transformer_lab.errors import LabError
 
@@ -140,6 +141,46 @@ def test_the_task_of_images_trains_scores_and_keeps_a_model_of_clips(folder):
     assert b'"frames": 4' in task.assets()["images.json"]
 
 
+def test_scenes_pan_and_their_middle_frame_is_half_way(folder):
+    scenes = {**STAMPS, "source": "moving_scenes", "frames": 3}
+    data = load_images(ImageConfig(path=str(folder), **scenes))
+    assert data.labels == ["moving"] and data.train.shape == (3, 64, 64, 3)
+    away, moved = [], []
+    for i in range(48):
+        clip = data.train[i]["image"]
+        np.testing.assert_array_equal(clip, data.train[i]["image"])
+        green = clip[..., 1] > 127
+        if green[:, [0, -1]].any() or green[:, :, [0, -1]].any():
+            continue  # a part is outside
+        places = states(clip)[:, :2]
+        away.append(np.abs(places[1] - places[[0, 2]].mean(axis=0)).max())
+        moved.append(np.abs(places[2] - places[0]).max())
+    assert len(away) > 2 and np.median(away) < 0.2 and np.median(moved) > 0.5
+
+
+def test_a_model_of_frames_begins_with_the_mean_of_both_neighbours(folder):
+    stamps = {f"data.{name}": value for name, value in STAMPS.items()}
+    stamps |= {"data.source": "moving_scenes", "data.frames": 3, "data.path": str(folder)}
+    sizes = {"model.image_size": (16, 16), "model.patch_size": (8, 8), "model.codes": 0,
+             "task.between": 3, "batch.rows": 8}  # fmt: skip
+    small = tiny.RUN | tiny.STACK | tiny.FAST
+    config = tiny.config_of("vqvae", "image_prediction", small, sizes, stamps)
+    trainer = tiny.make_trainer(config, 1)
+    shapes = {k: (x.shape, x.dtype) for k, x in trainer.task.abstract_batch().items()}
+    assert {k: (x.shape, x.dtype) for k, x in tiny.first_batch(trainer.task).items()} == shapes
+    params, _ = tiny.trained(trainer, 0)
+    values = trainer.evaluate(params, "test")
+    assert values["psnr"] == pytest.approx(values["psnr_given"], abs=1e-3)
+    assert 10 < values["psnr"] < 50 and values["ssim"] == pytest.approx(values["ssim_given"])
+    trained = trainer.evaluate(tiny.trained(trainer, 3)[0], "test")
+    assert abs(trained["psnr"] - trained["psnr_given"]) > 1e-3
+    by_class = trainer.task.by_class([0, 0], {"psnr": [np.array([10.0, 20.0])]})
+    assert by_class == {"moving_psnr": pytest.approx(-10 * np.log10(0.055))}
+    config.data.frames = 4
+    with pytest.raises(LabError, match="frames = 4: task.between = 3 needs 3"):
+        tiny.make_trainer(config, 1)
+
+
 # Videos of the user's own.
 
 
@@ -185,6 +226,23 @@ def test_folders_of_videos_are_classes_and_a_bad_file_is_named(tmp_path):
             load_images(ImageConfig(**config))
     found = load_images(ImageConfig(**config, skip_damaged=True))
     assert found.report["damaged"] == 1 and found.report["read"] == 9
+
+
+def test_tiles_are_of_consecutive_frames_and_later_runs_are_held_out(tmp_path):
+    write_video(tmp_path / "a.mp4", 10)
+    runs = video_tiles.runs_of(tmp_path / "a.mp4", 3, 2)
+    found = [run.mean(axis=(1, 2, 3)).round() for run in runs]
+    np.testing.assert_allclose(found, [[0, 20, 40], [100, 120, 140]], atol=4)
+    numbers = np.repeat(np.arange(6, dtype=np.uint8).reshape(1, 2, 3, 1), 3, axis=3)
+    tiles = video_tiles.tiles(numbers, 1, 2)
+    assert [tile[..., 0].ravel().tolist() for tile in tiles] == [[0, 1], [3, 4]]
+    config = {"source": "video_tiles", "path": str(tmp_path), "frames": 3, "size": (16, 24),
+              "held_clips": 3, "validation_share": 0.0, "test_share": 0.34}  # fmt: skip
+    data = load_images(ImageConfig(**config))
+    assert [len(x) for x in (data.train, data.validation, data.test)] == [8, 0, 4]
+    assert data.labels == ["a"] and data.test[0]["image"].mean(axis=(1, 2, 3))[0] > 100
+    with pytest.raises(LabError, match="10 frames, fewer than config.data.frames = 11"):
+        load_images(ImageConfig(**config | {"frames": 11}))
 
 
 def test_without_the_library_a_line_says_what_to_install(tmp_path, monkeypatch):

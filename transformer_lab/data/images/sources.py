@@ -42,7 +42,7 @@ class ImageConfig(SourceConfig):
     """Settings of images: the source, its files, their size and channels, and the splits."""
 
     # fashion_mnist | idx | digits | folders | table | tfds | stamp_categories | emoji |
-    # moving_stamps
+    # moving_stamps | moving_scenes | video_tiles
     source: str = "fashion_mnist"
     path: str = ""  # local copy of the set, or the user's folder or files
     tfds_name: str = ""  # a set with the features "image" and "label"
@@ -53,8 +53,10 @@ class ImageConfig(SourceConfig):
     size: tuple[int, ...] = ()
     channels: int = 0  # 1 grey, 3 colour; 0: as the set has them
     frames: int = 0  # of each clip, of a source that has clips; 0: images
-    clips: int = 20_000  # moving_stamps: of the training split
-    held_clips: int = 1000  # moving_stamps: of the validation split, and of the test split
+    clips: int = 20_000  # moving_stamps, moving_scenes: of the training split
+    # moving_stamps, moving_scenes: of the validation split, and of the test split; video_tiles:
+    # runs of frames of each video, in all splits
+    held_clips: int = 1000
     background: str = "white"  # behind what is transparent: a colour's name or #rrggbb
     validation_share: float = 0.1  # of each class; splits that the set has stay as they are
     test_share: float = 0.1  # held out for the final scores

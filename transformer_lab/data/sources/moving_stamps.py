@@ -37,11 +37,12 @@ LEAST = 0.5
 SIZES, AWAY, TURNED = (0.3, 0.6), 0.2, 30.0
 
 
-def images(config: Any) -> FoundImages:
+def images(config: Any, kind: Any = None, names: Sequence[str] = tuple(MOTIONS)) -> FoundImages:
     """Clips of `frames` frames in three splits, with stamps and photographs divided by hashes of
-    their names. The classes are the eight motions, of which each has as many clips."""
+    their names. The classes are the eight motions, of which each has as many clips; another `kind`
+    of clips, a class like `Clips`, has names of its own."""
     if not config.frames:
-        raise LabError("config.data.frames = 0: moving_stamps makes clips, give 8")
+        raise LabError(f"config.data.frames = 0: {config.source} makes clips, give 8")
     cutouts, photographs = stamps.prepared(folders(config.path, *stamps.PACKAGES))
     owner = stamps.divided([name for name, _ in photographs], config)
     owner |= stamps.divided([one.name for one in cutouts], config)
@@ -50,10 +51,11 @@ def images(config: Any) -> FoundImages:
         mine = [one.picture for one in cutouts if owner[one.name] == split]
         behind = [picture for name, picture in photographs if owner[name] == split]
         count = config.held_clips if number else config.clips
-        clips = Clips(mine, behind, config, number, count)
-        content = f"{sorted(owner.items())} {MOTIONS} {count} {config.frames} {config.split_seed}"
-        parts[split] = ImageSet(clips, np.arange(count) % len(MOTIONS), content)
-    return FoundImages(parts, list(MOTIONS), 3, stamps.LICENCE)
+        clips = (kind or Clips)(mine, behind, config, number, count)
+        facts = names if kind else MOTIONS, count, config.frames, config.split_seed
+        content = " ".join(map(str, (sorted(owner.items()), *facts)))
+        parts[split] = ImageSet(clips, np.arange(count) % len(names), content)
+    return FoundImages(parts, list(names), 3, stamps.LICENCE)
 
 
 class Clips(Sequence):
@@ -70,26 +72,33 @@ class Clips(Sequence):
     def __getitem__(self, index: int) -> UInt8[np.ndarray, "f side side 3"]:
         rng = np.random.default_rng((*self.seed, index))
         scene = stamps.background(self.photographs, self.side, rng)
-        stamp = self.cutouts[rng.integers(len(self.cutouts))]
-        ratio = rng.uniform(*SIZES) * self.side / max(stamp.size)
-        size = [max(2, round(n * ratio)) for n in stamp.size]
-        stamp = stamp.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
+        stamp = self._stamp(rng)
         change = np.array(list(MOTIONS.values())[index % len(MOTIONS)]) * rng.uniform(LEAST, 1)
         middle = np.array([*rng.uniform(-AWAY, AWAY, 2), rng.uniform(-TURNED, TURNED), 0.0])
         # A single frame is the first one.
         times = np.linspace(0, 1, self.frames) - 0.5
-        return np.stack([self._frame(scene, stamp, middle + time * change) for time in times])
+        states = (middle + time * change for time in times)
+        return np.stack([np.asarray(pasted(scene, stamp, x, self.side)) for x in states])
 
-    def _frame(self, scene: Image.Image, stamp: Image.Image, state: np.ndarray) -> np.ndarray:
-        """The scene with the stamp in a state: column, row, angle and logarithm of its size."""
-        column, row = (0.5 + state[:2]) * self.side
-        x, y = (n / 2 for n in stamp.size)
-        cos, sin = (f(np.deg2rad(state[2])) / np.exp(state[3]) for f in (np.cos, np.sin))
-        # From a pixel of the scene to the stamp's: rows count downwards, so that a positive angle
-        # turns clockwise.
-        matrix = (cos, sin, x - cos * column - sin * row, -sin, cos, y + sin * column - cos * row)
-        form = (self.side, self.side), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
-        moved = stamp.transform(*form)
-        scene = scene.copy()
-        scene.paste(moved, (0, 0), moved)
-        return np.asarray(scene)
+    def _stamp(self, rng: np.random.Generator) -> Image.Image:
+        """A random stamp in a random size."""
+        stamp = self.cutouts[rng.integers(len(self.cutouts))]
+        ratio = rng.uniform(*SIZES) * self.side / max(stamp.size)
+        size = [max(2, round(n * ratio)) for n in stamp.size]
+        return stamp.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
+
+
+def pasted(scene: Image.Image, stamp: Image.Image, state: np.ndarray, side: int) -> Image.Image:
+    """The square scene with the stamp in a state: how far its middle is from the scene's in columns
+    and rows, as shares of the side, its angle in degrees and the logarithm of its size."""
+    column, row = (0.5 + state[:2]) * side
+    x, y = (n / 2 for n in stamp.size)
+    cos, sin = (f(np.deg2rad(state[2])) / np.exp(state[3]) for f in (np.cos, np.sin))
+    # From a pixel of the scene to the stamp's: rows count downwards, so that a positive angle turns
+    # clockwise.
+    matrix = (cos, sin, x - cos * column - sin * row, -sin, cos, y + sin * column - cos * row)
+    form = (side, side), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
+    moved = stamp.transform(*form)
+    scene = scene.copy()
+    scene.paste(moved, (0, 0), moved)
+    return scene
