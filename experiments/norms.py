@@ -1,4 +1,4 @@
-"""Where should the norm stand, which one, who needs a warm-up, and who the residual?
+"""Where should the norm stand, which norm, and when are a warm-up and residuals needed?
 
 python -m transformer_lab sweep --experiment=experiments/norms.py --workdir=runs/norms
 
