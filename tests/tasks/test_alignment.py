@@ -176,8 +176,8 @@ def test_answers_to_a_prompt_are_compared_and_the_better_becomes_likelier(tmp_pa
             params = trainer.whole(state)
             batch = task.complete(next(batches), step, lambda: params, trainer.place)  # noqa: B023
             if step == 0:
-                again = task.draw(params, [task.prompts[i] for i in first_prompts(task)], 0,
-                                  trainer.place)  # fmt: skip
+                rows = [task.prompts[i] for i in first_prompts(task)]
+                again = task.roll_out(params, rows, 0, trainer.place)
                 jax.tree.map(np.testing.assert_array_equal, again, batch)
             state, metrics = trainer.train_step(state, trainer.place(batch))
             means.append(float(metrics["reward"]))

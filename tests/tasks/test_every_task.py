@@ -13,6 +13,8 @@ from tests.tasks.examples import TASKS, config_of
 from tests.tiny import first_batch, make_trainer, tiny_config
 from transformer_lab import text
 from transformer_lab.errors import LabError
+from transformer_lab.kinds import kinds
+from transformer_lab.tasks import abilities, offers
 from transformer_lab.tasks.base import stand_in
 from transformer_lab.tasks.bucketed import Bucketed
 from transformer_lab.text.tokenizer import TokenizerConfig
@@ -33,6 +35,12 @@ REFUSED = dict.fromkeys(
 )
 REFUSED |= dict.fromkeys(("masked_language_modeling", "question_answering"), ("recurrent",))
 
+WRITERS = {  # which runs the commands for texts and pictures take
+    abilities.Continues: {"language_modeling", "sft", "preferences", "grpo", "ppo"},
+    abilities.Translates: {"translation", "text_to_text"},
+    abilities.Draws: {"diffusion", "picture_codes"},
+    abilities.Transcribes: {"transcription", "ctc"},
+}
 
 LENGTHS = "must be within model.max_length"
 WRONG = [  # a task, settings that do not go together, and words of the refusal
@@ -73,6 +81,12 @@ WRONG = [  # a task, settings that do not go together, and words of the refusal
     ("classification", {"task.regression": True, "task.class_weights": "balanced"},
      "^task.class_weights is of classes"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ability", WRITERS, ids=lambda x: x.__name__)
+def test_what_a_run_can_write_follows_from_its_tasks_methods(ability):
+    every = kinds("transformer_lab.tasks", "build")
+    assert {kind for kind in every if offers(kind, ability)} == WRITERS[ability]
 
 
 @pytest.mark.parametrize(("name", "changes", "words"), WRONG)

@@ -21,7 +21,8 @@ from transformer_lab import cli
 from transformer_lab.data.choices import PACKAGE, TASKS, Benchmark, load_benchmark
 from transformer_lab.decoding.continuations import Continuations
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.abilities import CONTINUING
+from transformer_lab.tasks import offers
+from transformer_lab.tasks.abilities import Continues
 from transformer_lab.tasks.choosing import (
     NORMALISATIONS,
     WRITTEN,
@@ -47,7 +48,7 @@ def define() -> None:
 
 def main(_: list[str]) -> None:
     args, config = flags.FLAGS, cli.get_config()
-    if config.task.kind not in CONTINUING:
+    if not offers(config.task.kind, Continues):
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}, no language model")
     names = [name for name in args.tasks.split(",") if name]
     if not names:

@@ -14,7 +14,8 @@ from absl import flags
 from transformer_lab import cli
 from transformer_lab.commands.generate import opening
 from transformer_lab.errors import LabError
-from transformer_lab.tasks.abilities import CONTINUING
+from transformer_lab.tasks import offers
+from transformer_lab.tasks.abilities import Continues
 from transformer_lab.training.writers import log
 
 NEW_TOKENS = (
@@ -30,7 +31,7 @@ def define() -> None:
 
 def main(_: list[str]) -> None:
     args, config = flags.FLAGS, cli.get_config()
-    if config.task.kind not in CONTINUING:
+    if not offers(config.task.kind, Continues):
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: chat needs a decoder")
     if config.decode.beam_size > 1:
         raise LabError("chat shows text as it is made, a beam search does not: use beam_size=1")

@@ -28,8 +28,8 @@ from transformer_lab.data.images.pixels import grid
 from transformer_lab.decoding.speculative import Speculator
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.opened import open_run
-from transformer_lab.tasks import objective
-from transformer_lab.tasks.abilities import CONTINUING, Draws
+from transformer_lab.tasks import offers
+from transformer_lab.tasks.abilities import Continues, Draws
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training.writers import log
@@ -57,8 +57,8 @@ def main(_: list[str]) -> None:
         raise LabError("give one of --prompt=TEXT, --prompts=FILE and --score=FILE")
     config = cli.get_config()
     answers = config.task.kind == "text_to_text"
-    draws = issubclass(objective(config.task.kind).build, Draws)
-    if config.task.kind not in CONTINUING and not (answers or draws):
+    draws = offers(config.task.kind, Draws)
+    if not (offers(config.task.kind, Continues) or answers or draws):
         raise LabError(f"{args.workdir} holds a run of {config.task.kind}: generate continues text")
     if answers and (args.score or args.log_probs or args.num_samples > 1 or args.chat):
         raise LabError("a text-to-text run takes --prompt or --prompts alone, prefix included")
@@ -151,7 +151,7 @@ def generator_of(trainer):
 def drafting(task, workdir: str) -> Speculator:
     """The generator for which the run in a directory drafts."""
     run = open_run(workdir)
-    if run.config.task.kind not in CONTINUING:
+    if not isinstance(run.task, Continues):
         raise LabError(f"--draft={workdir} holds a run of {run.config.task.kind}: it cannot draft")
     if run.task.tokenizer.to_files() != task.tokenizer.to_files():
         raise LabError(f"--draft={workdir} has another tokenizer: train it with this run's")

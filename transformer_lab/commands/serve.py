@@ -17,7 +17,7 @@ from transformer_lab import cli
 from transformer_lab.decoding.continuous import Engine
 from transformer_lab.errors import LabError
 from transformer_lab.opened import embedding_task
-from transformer_lab.tasks.abilities import CONTINUING, EmbedsTexts
+from transformer_lab.tasks.abilities import Continues, EmbedsTexts
 from transformer_lab.training.writers import log
 
 KEY = "TRANSFORMER_LAB_API_KEY"
@@ -67,7 +67,7 @@ def opened() -> tuple[str, dict]:
     name, kind = cli.get_workdir().name, config.task.kind
     trainer, params = cli.open_run()
     task = trainer.task
-    if kind in CONTINUING:
+    if isinstance(task, Continues):
         engine = Engine(
             task.model, params, task.decode_settings(), eos_id=task.tokenizer.eos_id,
             slots=args.slots, waiting=args.waiting, context=args.context,

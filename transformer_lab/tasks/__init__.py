@@ -10,3 +10,8 @@ from transformer_lab.kinds import kind as kind_of
 def objective(kind: str) -> ModuleType:
     """The module of this package that implements the objective named by `task.kind`."""
     return kind_of(__name__, "SECTIONS", "task.kind", kind)
+
+
+def offers(kind: str, ability: type) -> bool:
+    """Whether tasks of a kind have all methods of a protocol of `tasks.abilities`."""
+    return issubclass(objective(kind).build, ability)

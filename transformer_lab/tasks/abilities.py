@@ -5,9 +5,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from transformer_lab.tasks.base import Params, Place
 
-# Tasks whose language models continue texts; all that writes or scores texts takes their runs
-CONTINUING = ("language_modeling", "sft", "preferences", "grpo", "ppo")
-
 
 @runtime_checkable
 class Continues(Protocol):

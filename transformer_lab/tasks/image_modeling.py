@@ -62,6 +62,7 @@ class ImageModeling(LanguageModeling):
     """
 
     PREPARED, COUNTED = "", "images"
+    generator = None  # an image's beginning is continued by `completions`, and is no prompt
 
     def find_tokenizer(self) -> text.Tokenizer:
         letters = pixels.LEVELS[: self.config.levels]

@@ -18,6 +18,7 @@ class Reward(Pairs):
     token. A batch is that of `Pairs`."""
 
     TRAINED = ("loss", "reward_accuracy")
+    generator = None  # the number for an answer is all that it gives
 
     def init(self, key) -> Params:
         return with_head(super().init(key), self.model_config.width)

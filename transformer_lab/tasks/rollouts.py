@@ -144,10 +144,12 @@ class Rollouts(Answering):
         batch in the others, of which a checkpoint between them holds a copy."""
         if step % self.config.passes == 0:
             rows = [self.prompts[i] for i in batch["prompts"] if i >= 0]
-            self._drawn = self.draw(params(), rows, step, place)
+            self._drawn = self.roll_out(params(), rows, step, place)
         return self._drawn
 
-    def draw(self, params: Params, rows: list[Instruction], step: int, place: Place) -> HostBatch:
+    def roll_out(
+        self, params: Params, rows: list[Instruction], step: int, place: Place
+    ) -> HostBatch:
         """The batch of a step: answers, what they are worth, and how likely their tokens are."""
         seed = int(np.random.default_rng((self.seed, step)).integers(2**32))
         wrote = self.write(params, rows, place, self.config.group, seed)
