@@ -15,12 +15,12 @@ def get_config(arg: str = ""):
     """No argument is taken."""
     known("configs/instruct_brown.py:", arg, ("",))
     config = default_config(model="decoder", task="sft")
-    config.update(steps=800, eval_every=400, save_every=100, keep=1, model_from_init=True)
+    config.update(steps=550, eval_every=550, save_every=100, keep=1, model_from_init=True)
     config.data.update(source="templates", validation_share=0.04, test_share=0.08)
     config.task.update(score_examples=500, kinds="^[^:]+", samples=10)
     config.batch.update(rows=8, length=128)
     config.decode.update(temperature=0.0, max_new_tokens=24)
     config.optimizer.update(
-        name="muon", learning_rate=3e-3, warmup_steps=40, schedule="linear", clip_norm=1.0
+        name="muon", learning_rate=6e-3, warmup_steps=40, schedule="linear", clip_norm=1.0
     )
     return config
