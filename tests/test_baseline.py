@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.tiny import leave_run, tiny_config
+from transformer_lab import text
 from transformer_lab.commands import baseline
 from transformer_lab.data import tfidf
 from transformer_lab.errors import LabError
@@ -142,3 +144,12 @@ def test_forecasts_are_scored_on_the_origins_of_each_split(tmp_path):
     smape = pytest.approx(100 * (1 / 13 + 2 / 14))  # 6 and 6 of 7 and 8
     assert found["naive", "test"] == (1, {"smape": smape, "mase": pytest.approx(1.5)})
     assert found["ar", "test"][1]["smape"] < 1e-6
+
+
+def test_a_runs_own_tokenizer_is_used_and_none_is_trained_again(tmp_path, monkeypatch):
+    run = tiny_config()
+    leave_run(run, tmp_path)
+    assets = baseline.assets_of(tmp_path)
+    monkeypatch.setattr(text, "train", None)
+    found = table(baseline.measure(resolve(run), assets=assets))
+    assert found["dictionary", "test"][0] == 10

@@ -1,6 +1,7 @@
 """The commands: each is a file that is found by its name and says what it does."""
 
 import importlib
+import os
 import re
 import sys
 
@@ -32,6 +33,17 @@ def test_a_misspelt_command_names_the_nearest(capsys, monkeypatch):
         entry.main()
     assert info.value.code == 2
     assert 'the command "trian" is unknown (did you mean "train"?)' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
+def test_a_reader_that_leaves_before_the_end_ends_the_command_quietly(words, monkeypatch, capfd):
+    """As `transformer_lab train --help | head -1`, with a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "argv", ["transformer_lab", *words])
+    monkeypatch.setattr(sys, "stdout", os.fdopen(write, "w"))
+    entry.main()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", entry.COMMANDS)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -57,6 +58,11 @@ def test_a_translator_is_trained_on_pairs_in_memory_and_opened(run):
     ]
     assert sorted(map(tuple, every)) == sorted(PAIRS)
     assert isinstance(opened.translate("w1 w2"), str)
+    count = sum(x.size for x in jax.tree.leaves(opened.params))
+    assert repr(opened) == (
+        f"<run {opened.workdir}: translation by a model encoder_decoder of {count:,} parameters; "
+        "it can translate>"
+    )
     frame = opened._repr_html_()
     assert frame.startswith("<iframe srcdoc=") and "data.path" in frame and "<script" not in frame
     page = opened.attend("w1 w2", "w2 w1")

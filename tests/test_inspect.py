@@ -113,6 +113,29 @@ def test_a_config_has_the_sizes_that_its_data_gives(tmp_path):
         list(inspect.model_rows(resolve(config)))
 
 
+def test_a_convolution_works_at_each_position_of_its_output_and_bytes_add_up():
+    """A stem of 3 x 3 on 8 x 8 pixels, a block there, and one of stride 2 with its shortcut."""
+    config = default_config("cnn", "image_classification")
+    config.data.update(source="folders", size=(8, 8), channels=1)
+    config.model.update(image_size=(8, 8), channels=1, stages=(1, 1), width=4, stem="small")
+    config.optimizer.name = "muon"  # holds less for matrices than for vectors
+    rows = list(inspect.model_rows(resolve(config)))
+    flops = {row["module"]: row["FLOPs an image"] for row in rows}
+    kernels = {
+        "stem/conv": 64 * 9 * 4,
+        "layer_0/part_0/conv": 64 * 9 * 4 * 4,
+        "layer_0/part_1/conv": 64 * 9 * 4 * 4,
+        "layer_1/part_0/conv": 16 * 9 * 4 * 8,
+        "layer_1/part_1/conv": 16 * 9 * 8 * 8,
+        "layer_1/shortcut/conv": 16 * 4 * 8,
+        "classifier": 8 * 1000,
+    }
+    assert {name: flops[name] for name in kernels} == {k: f"{6 * n:,}" for k, n in kernels.items()}
+    assert flops["all"] == f"{6 * sum(kernels.values()):,}"
+    held = {row["module"]: int(row["bytes"].replace(",", "")) for row in rows}
+    assert held.pop("all") == sum(held.values())
+
+
 def test_ways_of_adapting_by_bytes_in_closed_form():
     """Of a decoder of one layer: what trains has two moments, what is frozen its own bytes."""
     settings = {"kind": "decoder", "layers": 1, "width": 64, "heads": 2, "head_dim": 32}

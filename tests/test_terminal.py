@@ -6,6 +6,7 @@ import time
 
 from transformer_lab import terminal
 from transformer_lab.commands.predict import bars, show
+from transformer_lab.training import writers
 
 
 class Screen(io.StringIO):
@@ -93,3 +94,14 @@ def test_a_prediction_names_its_image_and_bars_are_as_long_as_chances():
     drawn = bars(chances)
     assert [line.count("█") for line in drawn] == [21, 6, 3, 0, 0]
     assert drawn[0].startswith("  cat  0.7000  █") and drawn[2].startswith("  a    0.1000")
+
+
+def test_the_time_left_is_that_of_steps_without_the_first_ones_compilation(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(writers.time, "monotonic", lambda: now[0])
+    line = writers.ProgressLine(total=11, start=0)
+    for step, seconds in (1, 60), (2, 2), (6, 8):  # a minute to compile, then 2 seconds a step
+        now[0] += seconds
+        line.update(step, 1.0, "loss 1.0")
+    ends = [said.split("left ")[1] for said in capsys.readouterr().err.splitlines()]
+    assert ends == ["unknown", "0:00:18", "0:00:10"]

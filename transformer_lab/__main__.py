@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,18 @@ COMMANDS = {
 
 
 def main() -> None:
+    """Runs the command line, quietly to its end if the reader of the output has gone, as `head`."""
+    try:
+        try:
+            run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run() -> None:
     """Runs the command that the first argument names; without one, lists the commands."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name.strip("-") in ("h", "help", "helpfull", "helpshort"):

@@ -1,6 +1,5 @@
 """What the commands share: flags, config files, help texts, and errors as one line."""
 
-import os
 import re
 import sys
 import traceback
@@ -14,11 +13,11 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer_lab.data.fetch import cache_dir
-from transformer_lab.errors import LESS_MEMORY, LabError, check_file, line_of
-from transformer_lab.kinds import shipped
+from transformer_lab.errors import LESS_MEMORY, LabError, line_of
+from transformer_lab.kinds import check_shipped, shipped
 from transformer_lab.terminal import Waiting
 from transformer_lab.training import peers, runs
-from transformer_lab.training.config import from_stored
+from transformer_lab.training.config import default_config, from_stored
 from transformer_lab.training.places import place, remote
 from transformer_lab.training.signals import SIGNALS, Stopped
 from transformer_lab.training.startup import order_simulated, set_flags
@@ -52,7 +51,7 @@ def run(command: ModuleType, argv: list[str]) -> None:
             sys.exit(0)
         try:
             _refuse_bare_overrides(argv)
-            _find_config(argv)
+            _find_config(argv, getattr(command, "CONFIG_FIRST", False))
             declare(command)
             left = flags.FLAGS([argument for argument in argv if not NONE.fullmatch(argument)])
             if left[1:] and not words:
@@ -82,9 +81,8 @@ def run(command: ModuleType, argv: list[str]) -> None:
             return _fail(error, error)
         except KeyboardInterrupt:
             return _fail("interrupted")
-        except BrokenPipeError:  # the reader of our output has gone
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+        except BrokenPipeError:  # the reader of our output has gone: `__main__` ends quietly
+            raise
         except re.error as error:
             return _fail(f"the regular expression {error.pattern!r} is wrong: {error}")
         except OSError as error:  # a full disk, a directory without permission
@@ -160,7 +158,7 @@ def run_or_config() -> None:
 def config_file() -> None:
     """Declares --config=FILE[:ARG] and the --config.KEY=VALUE that change it."""
     if path := _flag_value("config").partition(":")[0]:
-        check_file(shipped("configs", path))
+        check_shipped("configs", path)
     text = "The run's config FILE, or FILE:ARGUMENT; --config.KEY=VALUE changes any key of it."
     config_flags.DEFINE_config_file("config", None, text, lock_config=True)
 
@@ -216,8 +214,16 @@ def _refuse_bare_overrides(argv: list[str]) -> None:
             raise LabError(f"{argument} has no dashes: write --{argument}")
 
 
-def _find_config(argv: list[str]) -> None:
-    """Puts a shipped config's path in place of its bare name, as of --config=smoke:ARGUMENT."""
+def _find_config(argv: list[str], may_lead: bool) -> None:
+    """Puts a shipped config's path in place of its bare name, as of --config=smoke:ARGUMENT.
+
+    Where the first word that is no flag may be the config, `COMMAND smoke` is --config=smoke."""
+    if may_lead and not _flag_value("config"):
+        for i, word in enumerate(argv[1:], 1):
+            # After a flag without "=" a word is that flag's value.
+            if re.match("[^-=][^=]*$", word) and not re.match("-[^=]*$", argv[i - 1]):
+                argv[i] = f"--config={word}"
+                break
     for i, argument in enumerate(argv[1:], 1):
         flag, equals, value = argument.partition("=")
         bare = flag in ("--config", "-config")
@@ -252,10 +258,23 @@ def _explain(error: Exception) -> str:
     """One line for an error raised while flags are parsed or config files are executed."""
     text = str(error).strip("'\"") if isinstance(error, KeyError) else getattr(error, "msg", error)
     text = " ".join(str(text).split())
+    if isinstance(error, flags.IllegalFlagValueError):
+        return _mistyped(text)
     line = line_of(error, _flag_value("config").partition(":")[0])
     if isinstance(error, AttributeError | KeyError) and not line:
         return _unknown_key(text.replace("\\n", " "))
     return f"{line}{text}"
+
+
+def _mistyped(text: str) -> str:
+    """A line with the flag, the value and the type that it must have; one about bounds stays."""
+    name, value, why = re.fullmatch(r"flag --([\w.]+)=(.*?): (.*)", text).groups()
+    if not name.startswith("config.") and not why.startswith(("invalid", "could not")):
+        return text
+    if "as a ConfigDict" in why:
+        return f"--{name}={value}: {name} is a section of keys, write --{name}.KEY=VALUE"
+    kind = flags.FLAGS[name].flag_type()
+    return f"--{name}={value}: {name} is of type {kind}, and {value!r} is not"
 
 
 def _unknown_key(text: str) -> str:
@@ -270,16 +289,22 @@ def _unknown_key(text: str) -> str:
 
 
 def settle(config: ConfigDict, argv: list[str]) -> None:
-    """Applies --config.KEY=None, which the flags of numbers cannot parse; and drops the config's
-    epochs, with a line on standard error, if --config.steps alone is given."""
+    """Applies --config.KEY=None, which the flags of numbers cannot parse; drops the config's
+    epochs, with a line on standard error, if --config.steps alone is given; and gives held-out
+    splits of the user's own files their default size, for the config's is for its own source."""
     for argument in argv:
         if match := NONE.fullmatch(argument):
             config.update_from_flattened_dict({match[1]: None})
-    told = {m[1] for a in argv if (m := re.match(r"--?config\.(steps|epochs)\b", a))}
-    if told == {"steps"} and config.get("epochs") is not None:
+    told = {m[1] for a in argv if (m := re.match(r"--?config\.([\w.]+)", a))}
+    if told & {"steps", "epochs"} == {"steps"} and config.get("epochs") is not None:
         line = f"--config.steps={config.steps} takes the place of config.epochs = {config.epochs}"
         print(line, file=sys.stderr)
         config.epochs = None
+    if "data.source" in told and config.get("data", {}).get("source") == "files":
+        usual = default_config(config.model.kind, config.task.kind).data
+        for name in {"validation_size", "test_size"} & set(usual):
+            if f"data.{name}" not in told:
+                config.data[name] = usual[name]
 
 
 def _fail(message: object, error: Exception | None = None) -> None:

@@ -11,7 +11,6 @@ from PIL import Image
 
 from transformer_lab import pretrained
 from transformer_lab.errors import LabError, nearest
-from transformer_lab.kinds import shipped
 from transformer_lab.opened import OpenedRun
 from transformer_lab.sweeps.experiment import load_module
 from transformer_lab.training import runs
@@ -34,7 +33,7 @@ def load_config(name: str, changes: Mapping[str, Any] | None = None) -> ConfigDi
     """The config of a file FILE or FILE:ARGUMENT, or of a shipped one by its bare name, such as
     "smoke"; `changes` are dotted keys."""
     file, colon, argument = name.partition(":")
-    module = load_module(shipped("configs", file))
+    module = load_module(file, "configs")
     config = module.get_config(*[argument] * bool(colon))
     _change(config, changes)
     return config
@@ -79,7 +78,9 @@ def train(
         kind = getattr(section, "KIND", "")
         if kind not in WRITERS:
             raise LabError(f"a run of {config.task.kind} takes no data in memory: give it files")
-        config.data.update(WRITERS[kind](data, section, workdir / "data"))
+        written = WRITERS[kind](data, section, workdir / "data")
+        stated = {key.removeprefix("data.") for key in changes or {}}
+        config.data.update({key: x for key, x in written.items() if key not in stated})
     runs.run(config, workdir, init_from)
     return OpenedRun.of(workdir)
 

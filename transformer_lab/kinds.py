@@ -6,6 +6,7 @@ package: the environment variable TRANSFORMER_LAB_PATH names directories with fo
 names, such as DIR/models/mine.py.
 """
 
+import difflib
 import functools
 import importlib
 import os
@@ -13,7 +14,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from transformer_lab.errors import known
+from transformer_lab.errors import LabError, check_file, known
 
 # Where configs/ and experiments/ lie: in the package once installed, beside it in a checkout
 HOME = Path(__file__).parent
@@ -42,6 +43,16 @@ def shipped(folder: str, name: str) -> str:
     file = f"{head}/{rest.removesuffix('.py')}.py"
     path = SHIPPED / file
     return str(path) if path.is_file() else name
+
+
+def check_shipped(folder: str, name: str) -> Path:
+    """The path of the file that `name` means, as in `shipped`. Raises: LabError if there is none,
+    with the nearest of those that come with the package."""
+    path = Path(shipped(folder, name))
+    names = [file.stem for file in (SHIPPED / folder).glob("[!_]*.py")]
+    if not path.exists() and (near := difflib.get_close_matches(path.stem, names, n=1)):
+        raise LabError(f'{name}: no such file (did you mean "{near[0]}"?)')
+    return check_file(path)
 
 
 def _folders(room: str) -> list[str]:

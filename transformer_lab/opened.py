@@ -25,6 +25,7 @@ from transformer_lab.tasks.abilities import (
     Translates,
     named_objects,
 )
+from transformer_lab.tasks.base import count_parameters
 from transformer_lab.text.stream import dropped_blank
 from transformer_lab.text.tokenizer import clean
 from transformer_lab.training import report, runs
@@ -33,6 +34,11 @@ from transformer_lab.training.places import place
 from transformer_lab.viewing.capture import Inputs, capture
 from transformer_lab.viewing.document import Page
 from transformer_lab.viewing.page import page
+
+ABILITIES = (  # what a task can do, and the method of a run that does it
+    (Continues, "generate"), (Translates, "translate"), (Predicts, "predict"),
+    (Detects, "detect"), (Transcribes, "transcribe"), (EmbedsTexts | EmbedsImages, "encode"),
+)  # fmt: skip
 
 
 class OpenedRun:
@@ -61,6 +67,12 @@ class OpenedRun:
         config.update_from_flattened_dict(dict(changes or {}))
         trainer, params = runs.open_run(config, workdir, average, init_from)
         return cls(config, trainer.task, params, trainer.place, workdir)
+
+    def __repr__(self) -> str:
+        can = ", ".join(name for ability, name in ABILITIES if isinstance(self.task, ability))
+        size = f"{count_parameters(self.params):,} parameters"
+        what = f"{self.config.task.kind} by a model {self.config.model.kind} of {size}"
+        return f"<run {self.workdir}: {what}; it can {can or 'give params'}>"
 
     def _repr_html_(self) -> str:
         return report.shown(self.workdir)

@@ -11,9 +11,11 @@ import pytest
 
 from tests.sweeps.sample import PLAN, make_sweep
 from transformer_lab.errors import LabError, read_json
-from transformer_lab.sweeps import experiment, plots
+from transformer_lab.sweeps import display, experiment, plots
+from transformer_lab.sweeps.experiment import Run
 from transformer_lab.sweeps.report import comparison, numbers_grid, results_grid, write_report
 from transformer_lab.sweeps.results import Row, read_table
+from transformer_lab.sweeps.states import LOG, lock
 from transformer_lab.training.places import write_json
 
 SCORES = {
@@ -193,3 +195,19 @@ def test_a_rows_name_is_drawn_as_it_stands(name, tmp_path):
     drawn, formula = text._preprocess_math(text.get_text())
     assert not formula
     assert drawn.strip() == (name.replace("\n", " ") if len(name) < 60 else "w" * 59 + "…")
+
+
+def test_without_a_terminal_a_run_that_goes_on_is_told_of_every_so_often(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(display, "SELDOM", 0.0)
+    made = [Run("a", "a", (), {}), Run("b", "b", (), {})]
+    (tmp_path / "b").mkdir()
+    board, held = display.Board(made, tmp_path), lock(tmp_path / "b")
+    board.update()
+    (tmp_path / "b" / LOG).write_text("step 5/20  loss 1.2500  9 steps/s  left 0:00:07\n")
+    board.update()
+    board.update()  # nothing new
+    held.close()
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["2/2 b running", "2/2 b: step 5/20, loss 1.2500, left 0:00:07"]

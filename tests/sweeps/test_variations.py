@@ -13,6 +13,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.sweeps import experiment
 from transformer_lab.sweeps.cluster import submit
 from transformer_lab.sweeps.experiment import Experiment, load, runs_of
+from transformer_lab.sweeps.results import read_plan
 from transformer_lab.sweeps.runner import write_plan
 from transformer_lab.sweeps.states import refuse_changes
 from transformer_lab.sweeps.variations import Variation, chain, grid, pair, seeds, vary
@@ -111,6 +112,25 @@ def test_a_directory_keeps_the_sweep_of_one_experiment(tmp_path):
     assert (tmp_path / "sweep.json").read_text(encoding="utf-8") == before
 
 
+@pytest.mark.parametrize(
+    ("config", "given", "shown"),
+    [
+        (SMOKE, {}, ["bleu"]),
+        (SMOKE, {"columns": ("chrf",)}, ["chrf"]),
+        (SMOKE, {"metric": "bleu"}, []),
+        ("configs/cnn_fashion_mnist.py", {}, ["accuracy"]),
+        ("configs/gpt_brown.py", {}, []),
+    ],
+)
+def test_a_table_shows_the_score_of_the_runs_task_unless_others_are_named(
+    config, given, shown, tmp_path
+):
+    experiment = Experiment(config, vary("steps", [1]), **given)
+    told = {"experiment": "mine.py", "scale": "cpu", "init_from": ""}
+    write_plan(tmp_path, experiment, runs_of(experiment), told)
+    assert read_plan(tmp_path / "sweep.json")["columns"] == shown
+
+
 def test_config_file_argument_and_init_from_vary():
     other = {"config": "configs/gpt_positions.py:alibi", "init_from": "hf:X", "batch.rows": 8}
     experiment = Experiment(SMOKE, [Variation("a", {}), Variation("b", other)])
@@ -199,3 +219,27 @@ def test_a_file_that_returns_another_thing_is_named(returned, config, words, tmp
     )
     with pytest.raises(LabError, match=words):
         runs_of(load(str(file), "cpu"))
+
+
+def test_a_sweep_and_a_run_keep_out_of_each_others_directories(tmp_path):
+    """A run's directory holds the run alone, and a sweep's the runs that the sweep makes."""
+    run, sweep = tmp_path / "run", tmp_path / "sweep"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    sweep.mkdir()
+    (sweep / "sweep.json").write_text("{}")
+    (file := tmp_path / "mine.py").write_text(
+        "from transformer_lab.sweeps.experiment import Experiment\n"
+        "from transformer_lab.sweeps.variations import vary\n"
+        "get_experiment = lambda scale: Experiment('smoke', vary('seed', [0, 1]))\n"
+    )
+    for name, flag, workdir, words in (
+        ("sweep", f"--experiment={file}", run, "holds a run already"),
+        ("sweep", f"--experiment={file}", run / "a" / "b", f"lies in the run {run}"),
+        ("train", "--config=smoke", run / "a", f"lies in the run {run}"),
+        ("train", "--config=smoke", sweep, "holds a sweep"),
+    ):
+        done = command(name, flag, f"--workdir={workdir}")
+        (line,) = done.stderr.decode().splitlines()
+        assert done.returncode == 2 and words in line and str(workdir) in line
+    assert sorted(path.name for path in run.iterdir()) == ["checkpoints", "config.json"]

@@ -125,3 +125,10 @@ def test_an_image_mixed_of_two_classes_weighs_as_they_do():
     shares = task.loss({}, batch | {"label": jax.nn.one_hot(label, 10)}, KEY)["loss"]
     assert float(ratio(plain)) == pytest.approx(want, rel=1e-5)
     assert float(ratio(shares)) == pytest.approx(want, rel=1e-5)
+
+
+def test_data_of_one_class_is_refused_before_training(tmp_path):
+    (tmp_path / "one.csv").write_text("text,label\n" + "".join(f"t{i},yes\n" for i in range(40)))
+    own = {"data__source": "files", "data__path": str(tmp_path / "one.csv")}
+    with pytest.raises(LabError, match='all examples have the class "yes": a classifier needs two'):
+        trainer_of("classification", **own, **ROWS)

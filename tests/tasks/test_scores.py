@@ -1,6 +1,7 @@
 import math
 import random
 import sys
+import warnings
 
 import pytest
 
@@ -27,6 +28,8 @@ def test_matthews_correlation():
     # TP 3, TN 2, FP 2, FN 1
     assert scores.matthews(gold, predicted) == pytest.approx((3 * 2 - 2) / math.sqrt(5 * 4 * 4 * 3))
     assert scores.matthews(gold, [1] * 8) == 0.0
+    with warnings.catch_warnings(action="error"):
+        assert scores.matthews([1] * 8, [1] * 8) == 0.0  # of one class nothing is told apart
 
 
 def test_correlations_of_values_and_of_their_ranks():

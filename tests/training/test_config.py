@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from tests.tiny import tiny_config
 from transformer_lab import cli, tasks
+from transformer_lab.data.parallel import HELD_OUT
 from transformer_lab.errors import LabError
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.tasks.base import stand_in
@@ -175,6 +176,15 @@ def test_of_steps_and_epochs_one_decides_by_a_rule_that_is_said(argv, steps, epo
     assert resolve(config).run.epochs == epochs
     said = capsys.readouterr().err
     assert words in said and bool(words) == bool(said)
+
+
+def test_held_out_sizes_of_a_users_files_are_the_default_unless_stated():
+    """Those of a config file are for its own source; the default is a tenth of few pairs."""
+    config = tiny_config(data__source="files")  # 10 pairs of each
+    cli.settle(config, ["--config.steps=3"])
+    assert (config.data.validation_size, config.data.test_size) == (10, 10)
+    cli.settle(config, ["--config.data.source=files", "--config.data.test_size=10"])
+    assert (config.data.validation_size, config.data.test_size) == (HELD_OUT, 10)
 
 
 def test_only_a_key_that_may_be_unset_takes_none():

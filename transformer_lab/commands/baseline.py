@@ -11,6 +11,7 @@ n-grams of each order up to `--order` on its own tokens, which continue a text w
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from absl import flags
@@ -21,7 +22,11 @@ from transformer_lab.tasks import baselines
 from transformer_lab.terminal import print_table, short
 from transformer_lab.text.stream import continuation
 from transformer_lab.training import runs
+from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.config import Resolved, resolve
+from transformer_lab.training.writers import log
+
+CONFIG_FIRST = True  # a word in front is --config
 
 
 def define() -> None:
@@ -34,10 +39,11 @@ def define() -> None:
 
 def main(_: list[str]) -> None:
     args, resolved = flags.FLAGS, resolve(cli.get_config())
+    assets = assets_of(cli.get_workdir()) if args.workdir else None
     if args.prompt is not None:
-        proceed(resolved)
+        proceed(resolved, assets)
         return
-    found = list(measure(resolved, args.order))
+    found = list(measure(resolved, args.order, assets))
     names = list(dict.fromkeys(name for *_, values in found for name in values))
     rows = [
         [*each[:2], f"{each[2]:,}", *(short(each[3].get(name, "-")) for name in names)]
@@ -46,23 +52,33 @@ def main(_: list[str]) -> None:
     print_table(["baseline", "split", "examples", *names], rows)
 
 
-def measure(resolved: Resolved, order: int = 5) -> Iterator[tuple[str, str, int, dict[str, float]]]:
+def assets_of(workdir: Path) -> dict[str, bytes] | None:
+    """The files of a run's newest checkpoint, such as its tokenizer; None before the first."""
+    with Checkpoints(workdir, 1, log) as kept:
+        good = kept.newest(1)
+        return kept.read(good[0]).assets if good else None
+
+
+def measure(
+    resolved: Resolved, order: int = 5, assets: dict[str, bytes] | None = None
+) -> Iterator[tuple[str, str, int, dict[str, float]]]:
     """Yields each baseline's name, held-out split, its number of examples, and scores.
 
+    `assets` are the files of a checkpoint, whose tokenizer is then used and none is trained.
     Raises: LabError for a task without a baseline, or data that does not go with it.
     """
     if resolved.task_kind not in baselines.BASELINES:
         kinds = ", ".join(baselines.BASELINES)
         raise LabError(f"a baseline needs a task {kinds}, not {resolved.task_kind}")
-    build = lambda: runs.build_task(resolved, None, runs.mesh_to_use(resolved))  # noqa: E731
+    build = lambda: runs.build_task(resolved, assets, runs.mesh_to_use(resolved))  # noqa: E731
     yield from baselines.BASELINES[resolved.task_kind](resolved.sections, build, order)
 
 
-def proceed(resolved: Resolved) -> None:
+def proceed(resolved: Resolved, assets: dict[str, bytes] | None) -> None:
     """Prints continuations of --prompt, drawn from n-grams of the longest order."""
     if resolved.task_kind != "language_modeling":
         raise LabError(f"--prompt needs a config of language_modeling, not {resolved.task_kind}")
-    args, task = flags.FLAGS, runs.build_task(resolved, None, runs.mesh_to_use(resolved))
+    args, task = flags.FLAGS, runs.build_task(resolved, assets, runs.mesh_to_use(resolved))
     model = baselines.ngram(task, task.encode_split("train")[0], args.order)
     ids, decode = task.tokenizer.encode(args.prompt), resolved.sections["decode"]
     rng, temperature = np.random.default_rng(args.seed), decode.temperature or 1.0

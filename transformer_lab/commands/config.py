@@ -19,6 +19,7 @@ from transformer_lab.training.config import resolve
 from transformer_lab.training.explained import keys
 
 WORDS = True  # beginnings of keys
+CONFIG_FIRST = True  # unless the first word is a config
 
 
 def define() -> None:

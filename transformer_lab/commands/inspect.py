@@ -15,10 +15,12 @@ for devices that need not be there and says what a step costs (docs/scale.md).
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from absl import flags
@@ -52,6 +54,7 @@ ADAPTER_WIDTH = 48
 LAYER = re.compile(r"layer_(\d+)")
 LINEAR = 1e-4  # an effect of a shift that is left over below this is rounding
 Row = dict[str, str]
+CONFIG_FIRST = True  # a word in front is --config
 
 
 def define() -> None:
@@ -130,7 +133,9 @@ def model_rows(resolved: Resolved) -> Iterator[Row]:
     The vocabulary, the classes and the images' size are the data's, which is read for them; a
     config that states model.vocab_size or data.size needs no data. The FLOPs of a module are 6 for
     each entry of its kernels (Kaplan 2020, section 2.1); those of the model are its family's own
-    formula, with attention. Bytes are those of parameters, gradients and the optimizer's state.
+    formula, with attention. In a model with 2-D convolutions they are those of an image, in which
+    a kernel works at each position of its output. Bytes are those of parameters, gradients and the
+    optimizer's state.
     """
     data, mesh = resolved.sections["data"], runs.mesh_to_use(resolved)
     with Waiting("reads the data and makes the model"):
@@ -145,50 +150,97 @@ def model_rows(resolved: Resolved) -> Iterator[Row]:
     config, shapes = trainer.task.model_config, learned(trainer.param_shapes)
     state = trainer.abstract_state
     # What is frozen has neither a gradient nor a state of the optimizer.
-    share = 1 if trainer.adapted else 2 + _bytes(state.opt_state) // _bytes(state.params)
-    for name, (count, arrays) in modules_of(shapes).items():
-        sizes = {leaf: count * math.prod(shape) for leaf, shape in arrays.items()}
-        kernels = sum(size for leaf, size in sizes.items() if leaf.endswith("kernel"))
+    copies, moments = 1 if trainer.adapted else 2, moments_of(state.opt_state, shapes)
+    positions = positions_of(trainer.task.model, trainer.param_shapes)
+    flops, total, held = "FLOPs an image" if positions else "FLOPs a token", 0, 0
+    for name, (modules, arrays) in modules_of(shapes, positions).items():
+        sizes = {leaf: len(modules) * math.prod(shape) for leaf, shape in arrays.items()}
+        work = 6 * sum(size for leaf, size in sizes.items() if leaf.endswith("kernel"))
+        work *= positions.get(modules[0], 1)
+        size = 4 * copies * sum(sizes.values()) + sum(moments[module] for module in modules)
+        total, held = total + work, held + size
         yield {
             "module": name,
             "shapes": ", ".join(f"{leaf} {'x'.join(map(str, s))}" for leaf, s in arrays.items()),
             "parameters": f"{sum(sizes.values()):,}",
-            "FLOPs a token": short(6 * kernels) if kernels else "-",
-            "bytes": f"{4 * share * sum(sizes.values()):,}",
+            flops: short(work) if work else "-",
+            "bytes": f"{size:,}",
         }
     groups = costs.parameter_groups(resolved.model_kind, config)
     idle, each = idle_parameters(config), _costs(config, groups)
     whole = _bytes(state.params) + _bytes(state) if not trainer.adapted else _bytes(state)
-    named = {"module": "all", "shapes": "-", "parameters": f"{sum(groups.values()):,}"}
-    yield named | {"FLOPs a token": each["FLOPs a token"], "bytes": f"{whole:,}"}
+    line = dict.fromkeys(("module", "shapes", "parameters", flops, "bytes"), "-")
+    if not trainer.adapted:
+        rest = "counts of steps, running statistics"
+        yield line | {"module": rest, "bytes": f"{whole - held:,}"}
+    yield line | {
+        "module": "all",
+        "parameters": f"{sum(groups.values()):,}",
+        flops: short(total) if positions else each["FLOPs a token"],
+        "bytes": f"{whole:,}",
+    }
     working = f"{sum(groups.values()) - idle:,}" if idle else "-"
     for name, value in (
         ("parameters that work for a token", working),
         ("cache bytes a token", each["cache bytes a token"]),
     ):
         if value != "-":
-            yield dict.fromkeys(named | {"FLOPs a token": "", "bytes": ""}, "-") | {
-                "module": name, "parameters": value,
-            }  # fmt: skip
+            yield line | {"module": name, "parameters": value}
 
 
-def modules_of(shapes: Any) -> dict[str, tuple[int, dict[str, tuple[int, ...]]]]:
-    """The modules of a tree of arrays by path: how many are alike, and each one's arrays. Layers
-    that hold the same arrays are one line, such as encoder/layer_0..5/attention/query."""
+def positions_of(model: Any, shapes: Any) -> dict[str, int]:
+    """At how many positions of an image each dense or convolutional module works, by its path; {}
+    for a model without 2-D convolutions or without a size of its images."""
+    config, found = model.config, {}
+    kernels = (leaf for leaf in jax.tree.leaves(shapes) if len(leaf.shape) == 4)
+    if not getattr(config, "image_size", None) or not any(kernels):
+        return found
+
+    def counted(call, args, kwargs, context):
+        out, module = call(*args, **kwargs), context.module
+        if context.method_name == "__call__" and module.has_variable("params", "kernel"):
+            width = module.get_variable("params", "kernel").shape[-1]
+            found["/".join(module.path)] = out.size // width
+        return out
+
+    image = jnp.zeros((1, *config.image_size, config.channels))
+    with nn.intercept_methods(counted):
+        jax.eval_shape(model.apply, {"params": shapes}, image)
+    return found
+
+
+def moments_of(opt_state: Any, shapes: Any) -> Counter[str]:
+    """The bytes that the optimizer holds for the arrays of each module, by the module's path."""
+    paths, found = set(flatten_dict(shapes, sep="/")), Counter()
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(opt_state)[0]:
+        names = [key.key for key in keys if isinstance(key, jax.tree_util.DictKey)]
+        ends = ("/".join(names[i:]) for i in range(len(names)))
+        if path := next((end for end in ends if end in paths), ""):
+            found[path.rpartition("/")[0] or path] += leaf.size * leaf.dtype.itemsize
+    return found
+
+
+def modules_of(
+    shapes: Any, positions: dict[str, int]
+) -> dict[str, tuple[list[str], dict[str, tuple[int, ...]]]]:
+    """The modules of a tree of arrays by path: the paths of those that are alike, and the arrays of
+    one. Layers that hold the same arrays, at as many positions, are one line, such as
+    encoder/layer_0..5/attention/query."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for path, leaf in flatten_dict(shapes, sep="/").items():
         module, _, name = path.rpartition("/")
         found.setdefault(module or name, {})[name] = tuple(leaf.shape)
     alike: dict[tuple, list[str]] = {}
     for module, arrays in found.items():
-        alike.setdefault((LAYER.sub("layer_*", module), *sorted(arrays.items())), []).append(module)
+        what = (LAYER.sub("layer_*", module), positions.get(module, 1), *sorted(arrays.items()))
+        alike.setdefault(what, []).append(module)
     lines = {}
     for modules in alike.values():
         numbers = [match[1] for module in modules if (match := LAYER.search(module))]
         name = modules[0]
         if len(modules) > 1:
             name = LAYER.sub(f"layer_{numbers[0]}..{numbers[-1]}", name)
-        lines[name] = len(modules), found[modules[0]]
+        lines[name] = modules, found[modules[0]]
     return lines
 
 

@@ -21,6 +21,7 @@ from transformer_lab.training.config import Resolved, resolve
 from transformer_lab.training.writers import log
 
 TASKS = ("translation", "text_to_text", "language_modeling")
+CONFIG_FIRST = True  # a word in front is --config
 
 
 def define() -> None:

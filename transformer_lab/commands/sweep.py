@@ -18,6 +18,8 @@ from transformer_lab.sweeps import cluster, experiment, runner
 from transformer_lab.sweeps.estimates import estimate
 from transformer_lab.sweeps.states import FINISHED, WAITING, state_of
 from transformer_lab.training.peers import LOST
+from transformer_lab.training.places import refuse_inside
+from transformer_lab.training.runs import refuse_taken
 from transformer_lab.training.writers import log, make_workdir
 
 
@@ -57,6 +59,8 @@ def main(_: list[str]) -> int:
     if args.scale == "paper" and not found.measure:
         for run in {run.row: run for run in chosen}.values():
             log(f"{run.row}: a seed takes {estimate(run)}")
+    refuse_inside(workdir)
+    refuse_taken(workdir, "--workdir")
     told = {name: args[name].value for name in ("experiment", "scale", "init_from")}
     runner.write_plan(make_workdir(workdir), found, runs, told)
     if args.launcher and args.index is None:

@@ -10,10 +10,13 @@ from pathlib import Path
 from absl import flags
 
 from transformer_lab import cli
+from transformer_lab.errors import LabError
+from transformer_lab.sweeps.runner import SWEEP
 from transformer_lab.tasks.abilities import Continues, Detects, Predicts, Transcribes, Translates
 from transformer_lab.tasks.base import Task
 from transformer_lab.tasks.baselines import BASELINES
 from transformer_lab.training import runs
+from transformer_lab.training.places import refuse_inside
 from transformer_lab.training.writers import log
 
 USES = (  # what a task can do, the command that does it, and how it goes on
@@ -23,6 +26,7 @@ USES = (  # what a task can do, the command that does it, and how it goes on
     (Detects, "detect", "IMAGE"),
     (Transcribes, "transcribe", "FILE"),
 )
+CONFIG_FIRST = True  # a word in front is --config
 
 
 def define() -> None:
@@ -39,6 +43,9 @@ def define() -> None:
 def main(_: list[str]) -> None:
     config, workdir = cli.get_config(), cli.get_workdir()
     args = flags.FLAGS
+    refuse_inside(workdir)
+    if (workdir / SWEEP).exists():
+        raise LabError(f"--workdir={workdir} holds a sweep: choose another directory for a run")
     init = args.init_from, args.init_pattern, args.init_into
     task = runs.run(config, workdir, *init, args.profile)
     for line in next_steps(task, config.task.kind, workdir):

@@ -1,5 +1,6 @@
 """Shows how a sweep progresses: a live table on a terminal, lines of a log elsewhere."""
 
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from transformer_lab.sweeps.experiment import Run
 from transformer_lab.sweeps.states import FAILED, RUNNING, failure, progress, state_of
 from transformer_lab.training.writers import log
 
+SELDOM = 30.0  # seconds between two lines about one run, without a terminal
 STYLES = {"finished": "green", "failed": "red", "running": "yellow"}
 
 
@@ -18,14 +20,15 @@ class Board:
     """The display of a sweep: the state, step, loss and time left of each run."""
 
     def __init__(self, runs: list[Run], workdir: Path):
-        self._runs, self._workdir, self._states = runs, workdir, {}
+        self._runs, self._workdir, self._states, self._told = runs, workdir, {}, {}
         console = Console(stderr=True)
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         if self._live:
             self._live.start()
 
     def update(self) -> None:
-        """Refreshes the table, or logs a line for each run whose state has changed."""
+        """Refreshes the table, or logs a line for each run whose state has changed, and every so
+        often one with the step, loss and time left of each run that goes on."""
         if self._live:
             self._live.update(table(self._runs, self._workdir), refresh=True)
             return
@@ -35,6 +38,13 @@ class Board:
             if self._states.get(run.name, "waiting") != state:
                 what = f": {failure(directory)}" if state == FAILED else ""
                 log(f"{i}/{len(self._runs)} {run.name} {state}{what}")
+                self._told[run.name] = time.monotonic(), progress(directory)
+            elif state == RUNNING and time.monotonic() - self._told[run.name][0] > SELDOM:
+                before, now = self._told[run.name][1], progress(directory)
+                if now != before:
+                    log(f"{i}/{len(self._runs)} {run.name}: step {now.step}, loss {now.loss}, "
+                        f"left {now.left}")  # fmt: skip
+                self._told[run.name] = time.monotonic(), now
             self._states[run.name] = state
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_lab.errors import LabError, check_file, line_of, nearest
-from transformer_lab.kinds import shipped
+from transformer_lab.errors import LabError, line_of, nearest
+from transformer_lab.kinds import check_shipped
 from transformer_lab.sweeps.papers import Published
 from transformer_lab.sweeps.variations import FLAGS, Variation
 from transformer_lab.training.config import Resolved, flatten, resolve
@@ -34,7 +34,7 @@ class Experiment:
     metric: str = "loss"
     higher_is_better: bool = False
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)  # applied to all runs
-    columns: tuple[str, ...] = ()  # other scores of the test split to show
+    columns: tuple[str, ...] = ()  # other scores of the test split to show; (): the task's `SHOWN`
     paper: Published | None = None  # the published table, whose figures stand beside ours
     paper_rows: dict[str, str] = dataclasses.field(default_factory=dict)  # our row -> the paper's
     # A column of the paper -> the score of ours that it is compared with, if not `metric`
@@ -83,9 +83,10 @@ def load(path: str, scale: str) -> Experiment:
     return dataclasses.replace(found, doc=(module.__doc__ or "").strip())
 
 
-def load_module(path: str) -> ModuleType:
-    """Executes a Python file and returns it as a module."""
-    path = str(check_file(shipped("experiments", path)))
+def load_module(path: str, folder: str = "experiments") -> ModuleType:
+    """Executes a Python file and returns it as a module; a bare name is that of a file in the
+    package's folder."""
+    path = str(check_shipped(folder, path))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
     _guarded(path, spec.loader.exec_module, module)
@@ -151,7 +152,7 @@ def _run(name: str, row: str, values: dict[str, Any], read: Callable[[str], Conf
 
 def _load_config(reference: str) -> ConfigDict:
     path, _, argument = reference.partition(":")
-    module = load_module(shipped("configs", path))
+    module = load_module(path, "configs")
     arguments = [argument] if argument else []
     config = _guarded(path, lambda: module.get_config(*arguments))
     if not isinstance(config, ConfigDict):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from transformer_lab import tasks
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps.display import Board
 from transformer_lab.sweeps.experiment import Experiment, Run
@@ -63,6 +64,10 @@ def write_plan(workdir: Path, experiment: Experiment, runs: list[Run], told: dic
     names = ("metric", "higher_is_better", "columns", "compares", "also", "tuned", "doc")
     plan = told | {name: getattr(experiment, name) for name in names}
     plan["paper"] = experiment.paper.plan(experiment.paper_rows) if experiment.paper else {}
+    if not experiment.columns:  # the scores that people look for in such runs
+        kinds = dict.fromkeys(run.resolved.task_kind for run in runs if run.resolved)
+        shown = (name for kind in kinds for name in getattr(tasks.objective(kind), "SHOWN", ()))
+        plan["columns"] = [name for name in dict.fromkeys(shown) if name != experiment.metric]
     plan["base"] = experiment.bases()
     plan["runs"] = [{"name": run.name, "row": run.row} for run in runs]
     if old == json.loads(json.dumps(plan)):

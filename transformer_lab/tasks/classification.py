@@ -51,6 +51,7 @@ class Classification(Labelled, EncoderTask):
     """
 
     HEAD = "classes"
+    ONE_OF_MANY = True
 
     @property
     def PER_ROW(self) -> dict[str, type]:
@@ -165,3 +166,4 @@ def _finite(label: str | float | None) -> float | None:
 
 
 build = Classification
+SHOWN = ("accuracy",)

@@ -84,6 +84,7 @@ class ImageClassification(Labelled):
     """
 
     NEEDS, COUNTED = ImageEncoder, "images"
+    ONE_OF_MANY = True
 
     def check(self, model_kind: str, model_config: Any) -> None:
         super().check(model_kind, model_config)
@@ -332,3 +333,4 @@ def soft_cross_entropy(
 
 
 build = ImageClassification
+SHOWN = ("accuracy",)

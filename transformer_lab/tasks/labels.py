@@ -20,10 +20,17 @@ LABELS = "labels.json"  # the file of a checkpoint that names the classes, in th
 class Labelled(Task):
     """A task whose model has one output for each class of the data."""
 
+    ONE_OF_MANY = False  # each example has one of the classes, of which there must be two
+
     @cached_property
     def labels(self) -> list[str]:
-        """The classes' names in the order of the outputs: the checkpoint's, else the data's."""
+        """The classes' names in the order of the outputs: the checkpoint's, else the data's.
+
+        Raises: LabError for data of one class, which a model would tell from nothing."""
         stored = json.loads((self.assets_given or {}).get(LABELS, b"[]"))
+        if not stored and self.ONE_OF_MANY and len(self.data.labels) == 1:
+            name = self.data.labels[0]
+            raise LabError(f'all examples have the class "{name}": a classifier needs two or more')
         return stored or self.data.labels
 
     @abstractmethod

@@ -41,6 +41,8 @@ def f1(gold: Sequence, predicted: Sequence, positive: object = None) -> float:
 def matthews(gold: Sequence, predicted: Sequence) -> float:
     """Matthews' correlation coefficient, 0 if one of the lists holds a single class."""
     _same_length(gold, predicted)
+    if len({*gold, *predicted}) == 1:  # scikit-learn warns, and gives 0 as well
+        return 0.0
     return float(_package("sklearn.metrics").matthews_corrcoef(gold, predicted))
 
 

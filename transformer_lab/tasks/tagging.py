@@ -112,3 +112,4 @@ class Tagging(Labelled, WordTask):
 
 
 build = Tagging
+SHOWN = ("accuracy",)

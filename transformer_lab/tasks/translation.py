@@ -174,3 +174,4 @@ class Translation(Bucketed):
 
 
 build = Translation
+SHOWN = ("bleu",)

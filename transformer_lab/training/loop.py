@@ -93,6 +93,8 @@ def train(
                 with pace.waiting():
                     params = partial(trainer.whole, state.replace(average={}))
                     host = task.complete(next(batches), step, params, trainer.place)
+                if step == start and not progress.interactive:
+                    log("compiles the training step, which can take a while; then it trains")
                 with chosen() as attention, compiling if step == start else nullcontext():
                     state, metrics = trainer.train_step(
                         state, trainer.place(host), *trainer.vote(signals.received or 0)

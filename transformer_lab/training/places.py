@@ -129,3 +129,10 @@ def refuse_impossible(workdir: Path, profile: int) -> None:
             f"{workdir}: several processes cannot save together to s3://, only to gs:// or to a "
             "directory that they share: mount the bucket, and give the path of the mount"
         )
+
+
+def refuse_inside(workdir: Path) -> None:
+    """Raises: LabError for a directory inside that of a run, which is for that run alone."""
+    for parent in () if remote(workdir) else workdir.absolute().parents:
+        if all((parent / name).exists() for name in ("config.json", "checkpoints")):
+            raise LabError(f"--workdir={workdir} lies in the run {parent}: choose one outside it")

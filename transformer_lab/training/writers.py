@@ -144,7 +144,7 @@ class ProgressLine:
     """Shows loss, rate and time left: a bar within 80 columns on a terminal, lines elsewhere."""
 
     def __init__(self, total: int, start: int):
-        self.total, self.start, self.began = total, start, time.monotonic()
+        self.total, self.start, self.began = total, start, 0.0
         self.interactive = sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("step"),
@@ -157,13 +157,16 @@ class ProgressLine:
         )
         self._task = self._bar.add_task("train", total=total, completed=start, text="")
         self._bar.start()
-        self._said = self.began
+        self._said = time.monotonic()
         if self.interactive:
             Waiting.bar = lambda text: self._bar.update(self._task, text=text)
 
     def update(self, step: int, loss: float, text: str | None = None) -> None:
         """Moves the bar. Without a terminal a line has the `text`, if any, or after 10 seconds
-        without a line the loss alone."""
+        without a line the loss alone. Rate and time left count from the end of the first step, so
+        without its compilation."""
+        if not self.began:
+            self.start, self.began = step, time.monotonic()
         if self.interactive:
             rate = (step - self.start) / max(time.monotonic() - self.began, 1e-9)
             self._bar.update(self._task, completed=step, text=f"loss {loss:.4g}  {rate:.3g}/s")
@@ -172,8 +175,9 @@ class ProgressLine:
             log(f"step {step}/{self.total}  {text or f'loss {loss:.4f} '}  left {self._left(step)}")
 
     def _left(self, step: int) -> str:
-        spent = time.monotonic() - self.began
-        seconds = spent / max(step - self.start, 1) * (self.total - step)
+        if step == self.start:
+            return "unknown"
+        seconds = (time.monotonic() - self.began) / (step - self.start) * (self.total - step)
         return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"
 
     def close(self) -> None:

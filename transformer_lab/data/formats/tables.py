@@ -78,21 +78,27 @@ def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
     content = (f"{line}\n" for _, line in lines(file))
     reader = csv.reader(content, style, quoting=quoting, strict=True)
     header: list[str] = []
+    last = count = 0  # the line that the row before ends with, and the number of rows
     try:
         for fields in reader:
-            where = f"{file}:{reader.line_num}"
+            where, last = f"{file}:{reader.line_num}", reader.line_num
             if not header:
                 header = [name.strip() for name in fields]
                 if twice := [name for name in header if name and header.count(name) > 1]:
                     raise LabError(f'{where}: two columns are named "{twice[0]}": rename one')
             elif len(fields) == len(header):
+                count += 1
                 yield where, dict(zip(header, fields, strict=True))
             elif any(map(str.strip, fields)):
                 raise LabError(
                     f"{where}: {len(fields)} fields, but the header has {len(header)} columns"
                 )
     except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise LabError(f"{file}:{last + 1}: a quote of this row is never closed") from error
         raise LabError(f"{file}:{reader.line_num}: malformed ({error})") from error
+    if not count:
+        raise LabError(f"{file}:{max(last, 1)}: no row follows the names of the columns")
 
 
 def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
