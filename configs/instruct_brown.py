@@ -19,6 +19,7 @@ def get_config(arg: str = ""):
     config.data.update(source="templates", validation_share=0.04, test_share=0.08)
     config.task.update(score_examples=500, kinds="^[^:]+", samples=10)
     config.batch.update(rows=8, length=128)
+    config.model.dropout = 0.0
     config.decode.update(temperature=0.0, max_new_tokens=24)
     config.optimizer.update(
         name="muon", learning_rate=6e-3, warmup_steps=40, schedule="linear", clip_norm=1.0

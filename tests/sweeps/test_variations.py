@@ -134,6 +134,9 @@ def test_a_table_shows_the_score_of_the_runs_task_unless_others_are_named(
 def test_config_file_argument_and_init_from_vary():
     other = {"config": "configs/gpt_positions.py:alibi", "init_from": "hf:X", "batch.rows": 8}
     experiment = Experiment(SMOKE, [Variation("a", {}), Variation("b", other)])
+    measured = Experiment("", [Variation("", {"u": 1})], measure=dict)
+    assert runs_of(measured, init_from="runs/x")[0].settings == {"init_from": "runs/x", "u": 1}
+    assert runs_of(measured)[0].settings == {"u": 1}
     first, second = runs_of(experiment, init_from="runs/x")
     assert first.arguments == (f"--config={SMOKE}", "--init_from=runs/x")
     assert second.arguments == (

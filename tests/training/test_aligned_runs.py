@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tasks.test_alignment import DRAWS, PAIRS, SUMS, aligned
+from tests.entry import command
+from tests.tasks.test_alignment import DRAWS, PAIRS, SUMS, aligned, write
 from tests.tiny import leave_run, make_trainer, read_metrics
 from tests.training.test_adapted_runs import same
 from transformer_lab.tasks.pairs import from_file
@@ -55,6 +56,9 @@ def test_dpo_stores_its_reference_and_resumes_bit_for_bit_with_lora(folder):
     for split, count in (("train", 7), ("validation", 1), ("test", 1)):
         assert stored[split].shape == (count, 2)
         np.testing.assert_allclose(stored[split], trainer.task.reference[split], rtol=1e-5)
+    file = write(folder, [{"context": "ab", "choices": ["a", "f"], "gold": 0}], "asked.jsonl")
+    done = command("benchmark", f"--workdir={folder / 'whole'}", f"--tasks={file}")
+    assert done.returncode == 0, done.stderr.decode()
     # Where nothing has moved yet, no answer has a reward, and the loss is ln 2.
     batch = trainer.place(next(iter(trainer.task.eval_batches("test"))))
     found = trainer.task.metrics(before, batch)
