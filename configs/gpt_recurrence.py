@@ -8,7 +8,10 @@ kNN attention of the Memorizing Transformer (Wu 2022): in the third layer each q
 the 32 nearest of the 384 tokens before those. After training any memory may be tried,
 `evaluate --workdir=runs/xl --config.model.memory=192` or `--config.model.recall_length=128`.
 
-2026-11-29: not trained yet; its parts are tested against attention with a mask and cached segments.
+2026-11-29, one of 2 cores (AMD EPYC, shared with much other work), 200 steps, 3 minutes of
+processor time each: `:recall` has 2.2263 bits per byte of 6,706 test tokens, and 2.2264 when it
+recalls nothing; `:64` with its positions (t5) 2.2314, without a memory 2.2502. The default, with
+transformer_xl's positions, has not been trained.
 """
 
 from pathlib import Path

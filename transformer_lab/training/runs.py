@@ -46,7 +46,7 @@ from transformer_lab.training.writers import log, make_workdir
 CONFIG = "config.json"
 START = "start"  # the parameters of step 0, of a task that needs them later on
 # Settings that decide what a checkpoint's weights mean; how far a token looks back does not.
-WEIGHS = r"(model\.(?!(segment|memory)$)|tokenizer\.|adapt\.)"
+WEIGHS = r"(model\.(?!(segment|memory|recall|recall_length)$)|tokenizer\.|adapt\.)"
 
 
 def run(
