@@ -96,7 +96,7 @@ class StackConfig:
     # kNN attention (Wu 2022): of the `recall_length` tokens before those, each query of one layer
     # also attends to the so many whose keys have the largest products with it. 0: no such layer
     recall: int = 0
-    recall_length: int = 1024
+    recall_length: int = 1024  # how many tokens before those can be recalled
     recall_layer: int = -1  # the layer that does so; -1 is the last
     dropout: float = 0.1  # on embeddings and on what each sub-layer adds
     attention_dropout: float = 0.0  # on attention weights

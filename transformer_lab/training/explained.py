@@ -4,51 +4,76 @@ import ast
 import dataclasses
 import inspect
 import io
+import sys
 import tokenize
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from transformer_lab.data.splits import SOURCES, SourceConfig
+from transformer_lab.kinds import kinds
 from transformer_lab.training.config import Resolved
 
 
 class Key(NamedTuple):
-    """A key of a config: its dotted name, value, default, type, and what it means."""
+    """A key of a config: its dotted name, value, default, type, what it means, and of a name the
+    values that it may have."""
 
     name: str
     value: Any
     default: Any
     type: str
     meaning: str
+    choices: tuple[str, ...] = ()
 
     def __str__(self):
         changed = "" if self.value == self.default else f", default {self.default!r}"
-        meaning = self.meaning and f": {self.meaning}"
-        return f"{self.name} = {self.value!r} ({self.type}{changed}){meaning}"
+        return (
+            f"{self.name} = {self.value!r} ({self.type}{changed}){self.words and ': '}{self.words}"
+        )
+
+    @property
+    def words(self) -> str:
+        """What it means, with the choices where the meaning does not list them all."""
+        if all(choice in self.meaning for choice in self.choices):
+            return self.meaning
+        return f"{self.meaning}{self.meaning and '; '}one of {', '.join(self.choices)}"
 
 
 def keys(resolved: Resolved) -> Iterator[Key]:
     """All keys of a config but the two kinds, section by section."""
-    yield from _keys("", resolved.run)
-    yield from _keys("model.", resolved.model)
+    yield from keys_of("", resolved.run)
+    yield from keys_of("model.", resolved.model)
     for name, section in resolved.sections.items():
-        yield from _keys(f"{name}.", section)
+        yield from keys_of(f"{name}.", section)
 
 
-def _keys(prefix: str, section: Any) -> Iterator[Key]:
+def keys_of(prefix: str, section: Any) -> Iterator[Key]:
     hints, comments = typing.get_type_hints(type(section)), meanings(type(section))
+    names = choices(section)
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _keys(f"{prefix}{field.name}.", value)
+            yield from keys_of(f"{prefix}{field.name}.", value)
             continue
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         hint = hints[field.name]
         kind = hint.__name__ if isinstance(hint, type) else str(hint)
-        yield Key(prefix + field.name, value, default, kind, comments.get(field.name, ""))
+        meaning = comments.get(field.name, "")
+        yield Key(prefix + field.name, value, default, kind, meaning, names.get(field.name, ()))
+
+
+def choices(section: Any) -> Mapping[str, tuple[str, ...]]:
+    """The valid values of a dataclass's fields that are names: sources by the kind of their
+    examples, else those of the class's method `choices` or of its module's table `CHOICES`."""
+    if isinstance(section, SourceConfig):
+        return {"source": tuple(kinds(SOURCES, f"def {section.KIND}"))}
+    if hasattr(section, "choices"):
+        return section.choices()
+    return getattr(sys.modules[type(section).__module__], "CHOICES", {})
 
 
 @cache
