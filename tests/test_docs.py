@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import transformer_lab
 from tests.entry import command
 from transformer_lab import cli
 from transformer_lab.__main__ import COMMANDS
 from transformer_lab.kinds import shipped
+from transformer_lab.opened import OpenedRun
 
 ROOT = Path(__file__).parents[1]
 
@@ -134,3 +136,12 @@ def test_the_five_jobs_of_the_readme_run_on_a_users_files(tmp_path):
     assert (tmp_path / "attention.html").exists() and (
         tmp_path / "runs/dropout/report.html"
     ).exists()
+
+
+def test_the_api_page_names_every_public_name_and_method():
+    page = (ROOT / "docs/api.md").read_text("utf-8").split("\n:::")
+    words = "\n".join(part.split("\n\n", 1)[-1] for part in page)  # without the directives
+    public = {f"lab.{name}(" for name in transformer_lab.__all__}
+    methods = {f"run.{name}(" for name, x in vars(OpenedRun).items()
+               if name[0] != "_" and callable(x)}  # fmt: skip
+    assert {name for name in public | methods if name not in words} == set()
