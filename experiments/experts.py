@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from matplotlib.figure import Figure
 
 from transformer_lab.data.documents import DocumentsConfig
 from transformer_lab.data.fetch import fetch
@@ -81,7 +82,29 @@ def get_experiment(scale: str) -> Experiment:
         changes=SIZES[scale],
         base={"experts": "dense", "dense_total": "dense", "unbalanced": "experts"},
         measure=measure,
+        plot=plot,
     )  # fmt: skip
+
+
+def plot(table) -> Figure:
+    """What each row gains in each domain over `dense`, paired by seed, with the standard error."""
+    figure = Figure((7, 3.6), layout="constrained")
+    axes, rows = figure.subplots(), {row.name: row for row in table.rows}
+    for i, name in enumerate(("experts", "unbalanced", "dense_total")):
+        gains, errors = [], []
+        for domain in DOMAINS:
+            ours, dense = (rows[x].by_seed(f"test/bits_per_byte_{domain}") for x in (name, "dense"))
+            each = np.array([dense[seed] - ours[seed] for seed in ours if seed in dense])
+            gains.append(each.mean())
+            errors.append(each.std(ddof=1) / len(each) ** 0.5)
+        places = np.arange(len(DOMAINS)) + 0.25 * (i - 1)
+        axes.bar(places, gains, 0.25, yerr=errors, color=f"C{i}", label=name)
+    axes.axhline(0, color="black", lw=0.8)
+    axes.set_xticks(range(len(DOMAINS)), DOMAINS)
+    axes.set_ylabel("bits per byte less than dense")
+    axes.legend(loc="upper left", ncols=3)
+    axes.set_ylim(top=0.08)
+    return figure
 
 
 def texts_of(domain: str) -> list[str]:

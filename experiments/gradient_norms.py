@@ -93,5 +93,7 @@ def plot(table) -> Figure:
         depths = [int(row.name.rpartition("=")[2]) for row in rows]
         axes.loglog(depths, [row.mean("test/last") for row in rows], "o-", label=place)
     axes.set(xlabel="layers", ylabel="gradient norm of the last layer's last kernel")
+    axes.set_xticks(depths, depths)
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes.legend()
     return figure

@@ -33,6 +33,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from matplotlib.figure import Figure
 
 from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment, load_module
@@ -69,11 +70,38 @@ def get_experiment(scale: str) -> Experiment:
             "exact", "majority_baseline", "rate", "parameters", "steps", "milliseconds_a_step",
         ),
         measure=measure,
+        plot=plot,
         paper=papers.GU_TABLE1,
         paper_rows=LABELS,
         base={f"{source},{model}": f"{source},attention" for source in sources_of(scale)
               for model in MODELS} | {"selective_copying,s4d": "selective_copying,mamba"},
     )  # fmt: skip
+
+
+def plot(table) -> Figure:
+    """The accuracy of each model by the length of the sequences, a panel for each source: the mean
+    over the seeds in a band of their deviation."""
+    sources = [s for s in SOURCES if any(r.finished for r in table.rows if r.name.startswith(s))]
+    figure = Figure((3.4 * len(sources), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(sources), squeeze=False)[0]
+    for axes, source in zip(panels, sources, strict=True):
+        for i, model in enumerate(MODELS):
+            (row,) = (row for row in table.rows if row.name == f"{source},{model}")
+            keys = {32: "test/accuracy", **{n: f"test/accuracy_{n}" for n in LENGTHS}}
+            keys = {n: key for n, key in keys.items() if row.numbers(key)}
+            means, spread = (np.array([f(key) for key in keys.values()])
+                             for f in (row.mean, row.deviation))  # fmt: skip
+            if keys:
+                axes.plot(list(keys), means, f"C{i}", label=model)
+                band = means - spread, means + spread
+                axes.fill_between(list(keys), *band, color=f"C{i}", alpha=0.1, lw=0)
+        axes.set(title=source, xlabel="tokens; trained at 32", xscale="log", ylim=(0, 1.02))
+        axes.set_xticks([32, *LENGTHS], [32, *LENGTHS])
+        axes.minorticks_off()
+    panels[0].set_ylabel("accuracy")
+    entries = panels[0].get_legend_handles_labels()
+    figure.legend(*entries, loc="outside right", fontsize="small")
+    return figure
 
 
 def sources_of(scale: str) -> tuple[str, ...]:

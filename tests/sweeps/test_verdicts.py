@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.entry import ROOT
+from tests.entry import ROOT, command
 from tests.sweeps.sample import PLAN, make_sweep
 from transformer_lab.errors import LabError, read_json
 from transformer_lab.sweeps import papers
@@ -162,3 +162,18 @@ def test_the_verdicts_in_the_docs_are_those_of_the_stored_runs(path):
         assert "| {} |".format(" | ".join(cells)) in docs, " | ".join(cells)
     kept = read_json(ROOT / path)
     assert kept["runs"] and all(kept["settings"] | x["settings"] for x in kept["runs"].values())
+
+
+def test_a_kept_figure_is_drawn_again_from_its_summary(tmp_path):
+    """The words of the figures in the docs are those of a new one; the command refuses the rest."""
+    words = lambda path: re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text("utf-8"))  # noqa: E731
+    kept = sorted((ROOT / "docs/figures").glob("*.svg"))
+    assert [path.stem for path in kept] == ["experts", "gradient_norms", "long_range"]
+    assert all(path.stat().st_size < 40_000 for path in kept)
+    stored = ROOT / "experiments/results/gradient_norms.json"
+    drawn = tmp_path / "a.svg"
+    flags = f"--workdir={stored}", f"--figure={drawn}"
+    assert command("report", *flags, "--experiment=gradient_norms").returncode == 0
+    assert words(drawn) == words(kept[1]) and {"post", "pre", "deep"} < set(words(drawn))
+    refused = command("report", *flags)
+    assert refused.returncode == 2 and b"--figure needs --experiment=FILE" in refused.stderr
