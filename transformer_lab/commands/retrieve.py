@@ -2,18 +2,16 @@
 
     transformer_lab retrieve --workdir=runs/clip --images=DIR --query="a smiling face"
 
-It prints cosines and files, best first, and draws a contact sheet of them, `--target`
-(retrieved.png). Files that cannot be read as images are named and left out.
+It prints cosines and files, best first, and draws the query above them, each with its cosine and
+name, in `--target` (retrieved.png). Files that cannot be read as images are named and left out.
 """
 
-import math
 import sys
 from pathlib import Path
 
 import numpy as np
 from absl import flags
 from jaxtyping import UInt8
-from PIL import Image
 
 from transformer_lab import cli
 from transformer_lab.commands.zero_shot import open_towers
@@ -22,17 +20,19 @@ from transformer_lab.data.images.reading import read_image
 from transformer_lab.data.nearest import nearest
 from transformer_lab.errors import LabError
 from transformer_lab.training.writers import log
+from transformer_lab.viewing import sheet
 
 KINDS = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 GROUP = 1024  # images that are in memory at once
-CELL = 96  # pixels of an image on the sheet
 
 
 def define() -> None:
     cli.run_flags()
     flags.DEFINE_string("images", "", "A folder of images; those in its folders count too.")
     flags.DEFINE_string("query", "", "What the images should show.")
-    flags.DEFINE_string("target", "retrieved.png", "The contact sheet to write.")
+    flags.DEFINE_string(
+        "target", "retrieved.png", "The picture to write, of the query and what was found."
+    )
     flags.DEFINE_integer("count", 16, "How many images to show.", lower_bound=1)
 
 
@@ -48,7 +48,10 @@ def main(_: list[str]) -> None:
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     for score, i in zip(near, best, strict=True):
         print(f"{score:.4f}\t{kept[i]}")
-    Image.fromarray(contact_sheet([kept[i] for i in best])).save(args.target)
+    files = [kept[i] for i in best]
+    images = [read_image(file, size=(sheet.CELL, sheet.CELL)) for file in files]
+    names = [f"{score:.3f} {file.name}" for score, file in zip(near, files, strict=True)]
+    sheet.draw(args.query, images, names).save(args.target)
     log(f"the {len(best)} best of {len(kept)} images: {args.target}")
 
 
@@ -78,13 +81,3 @@ def read_whole(task, files: list[Path], kept: list[Path]) -> UInt8[np.ndarray, "
         except LabError as error:
             log(f"left out: {error}")
     return np.concatenate(found)
-
-
-def contact_sheet(files: list[Path]) -> UInt8[np.ndarray, "h w 3"]:
-    """The images row by row in a near-square grid of 96-pixel cells, white where empty."""
-    columns = math.ceil(math.sqrt(len(files)))
-    rows = math.ceil(len(files) / columns)
-    sheet = np.full((rows, CELL, columns, CELL, 3), 255, np.uint8)
-    for i, file in enumerate(files):
-        sheet[i // columns, :, i % columns] = read_image(file, size=(CELL, CELL))
-    return sheet.reshape(rows * CELL, columns * CELL, 3)

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageColor, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw
+
+from transformer_lab.viewing.sheet import font_of
 
 COLOURS = ("red", "deepskyblue", "lime", "orange", "magenta", "yellow", "cyan", "white")
 LEAST = 400  # smaller images are enlarged to that many pixels, so that words can be read
@@ -18,7 +20,7 @@ def draw(image: UInt8[np.ndarray, "h w 3"], rows: list[dict[str, Any]]) -> bytes
     size = image.shape[1] * times, image.shape[0] * times
     picture = Image.fromarray(image).resize(size, Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(picture)
-    font = ImageFont.load_default(max(12, max(size) // 50))
+    font = font_of(max(12, max(size) // 50))
     names = sorted({row["label"] for row in rows})
     for row in sorted(rows, key=lambda row: row["score"]):  # the surest lies on top
         left, top, right, bottom = (side * times for side in row["box"])
