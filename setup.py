@@ -29,7 +29,7 @@ setup(
     package_data={
         "transformer_lab": ["py.typed"],
         "transformer_lab.serving": ["page.html"],
-        "transformer_lab.viewing": ["page.html", "page.js", "page_data.js"],
+        "transformer_lab.viewing": ["page.html", "page.js", "page_data.js", "page_lines.js"],
     },
     entry_points={"console_scripts": ["transformer_lab = transformer_lab.__main__:main"]},
     python_requires=">=3.11",

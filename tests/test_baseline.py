@@ -1,16 +1,20 @@
 """The baselines, by value on sets that one can work out."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 
 from tests.tiny import leave_run, tiny_config
 from transformer_lab import text
 from transformer_lab.commands import baseline
 from transformer_lab.data import tfidf
 from transformer_lab.errors import LabError
+from transformer_lab.tasks import baselines
 from transformer_lab.text import word_translation
 from transformer_lab.training.config import default_config, resolve
 
@@ -105,7 +109,16 @@ def test_a_dictionary_translates_words_that_stay_in_their_order(tmp_path):
     assert found["dictionary", "test"][0] == found["dictionary", "validation"][0] == 20
 
 
-def test_regression_on_pixels_tells_dark_images_from_light_ones(tmp_path):
+class Late(LogisticRegression):
+    """A fit that ends before it has converged, of which scikit-learn warns."""
+
+    def fit(self, *data):
+        warnings.warn("late", ConvergenceWarning, stacklevel=2)
+        return super().fit(*data)
+
+
+def test_regression_on_pixels_tells_dark_images_from_light_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(baselines, "LogisticRegression", Late)
     rng = np.random.default_rng(0)
     for name, low, count in (("dark", 0, 30), ("light", 150, 40)):
         (tmp_path / name).mkdir()
@@ -115,7 +128,8 @@ def test_regression_on_pixels_tells_dark_images_from_light_ones(tmp_path):
     config = default_config(model="vision", task="image_classification")
     config.data.update(source="folders", path=str(tmp_path), channels=1)
     config.model.update(image_size=(8, 8), patch_size=(4, 4))
-    found = table(baseline.measure(resolve(config)))
+    with warnings.catch_warnings(action="error"):
+        found = table(baseline.measure(resolve(config)))
     assert found["pixels", "test"] == (7, {"accuracy": 1.0})
     assert found["majority", "test"] == (7, {"accuracy": pytest.approx(4 / 7)})
 

@@ -87,6 +87,11 @@ def test_numbers_have_four_digits_on_a_terminal_and_all_of_them_elsewhere(monkey
     assert file.getvalue() == '{"loss": 1.23456789}\n'
 
 
+def test_a_count_and_its_unit_agree():
+    found = [terminal.counted(*given) for given in ((1, "batch"), (0, "batch"), (1200, "step"))]
+    assert found == ["1 batch", "0 batches", "1,200 steps"]
+
+
 def test_a_prediction_names_its_image_and_bars_are_as_long_as_chances():
     chances = {"cat": 0.7, "owl": 0.2, "a": 0.1, **{f"n{i}": 0.0 for i in range(9)}}
     row = {"image": "a.png", "label": "cat", "probability": 0.7, "probabilities": chances}

@@ -79,6 +79,12 @@ def short(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
+def counted(count: int, unit: str) -> str:
+    """A count in words that agree, such as "1 batch" or "1,200 steps"."""
+    several = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
+    return f"{count:,} {unit if count == 1 else several}"
+
+
 def print_values(values: Mapping[str, Any]) -> None:
     """Prints results: a line of JSON with all digits for programs, on a terminal a line a value."""
     if not sys.stdout.isatty():

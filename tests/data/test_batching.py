@@ -78,8 +78,8 @@ def test_describe_lists_each_shape_once_and_fits_counts_every_field():
     plan = BatchPlan(lengths, [(2, 3), (4, 4), (6, 4)], 10)
     assert plan.describe() == [
         "2x3: 2 rows, 3 batches, 5 examples an epoch",
-        "4x4: 1 rows, 0 batches, 0 examples an epoch",
-        "6x4: 1 rows, 1 batches, 1 examples an epoch",
+        "4x4: 1 row, 0 batches, 0 examples an epoch",
+        "6x4: 1 row, 1 batch, 1 example an epoch",
     ]
 
 

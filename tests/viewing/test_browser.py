@@ -265,3 +265,28 @@ def test_no_width_and_no_colour_scheme_breaks_the_page(browser, maps, tmp_path, 
     light = [sum(map(int, colour[4:-1].split(","))) / 3 for colour in (text, back)]
     assert abs(light[0] - light[1]) > 150 and (light[1] < 128) == (scheme == "dark")
     tab.close()
+
+
+def test_of_many_tokens_the_strongest_lines_are_drawn_where_they_are_seen(browser, tmp_path):
+    found = random_map(layers=1, heads=1, rows=200, columns=200)
+    file = tmp_path / "page.html"
+    file.write_text(page({"one": found}, "many"), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 1200, "height": 700})
+    tab.goto(file.as_uri())
+    settled(tab)
+    shown = tab.evaluate("strongest(MOST_LINES).map(link => link[2])")
+    want = np.sort(found.weights.ravel())[::-1][:4000]
+    np.testing.assert_allclose(shown, want, atol=found.weights.max() / 65535)
+    inked = """([from, to]) => { const canvas = document.getElementById("lines"),
+        ratio = canvas.height / parseFloat(canvas.style.height);
+        return canvas.getContext("2d").getImageData(0, from * ratio, canvas.width,
+          (to - from) * ratio).data.some(value => value > 0); }"""
+    high = tab.evaluate("document.getElementById('lines').clientHeight")
+    assert high == 200 * 12  # of which 595 are seen, and 100 more are drawn
+    assert tab.evaluate(inked, [0, 690]) and not tab.evaluate(inked, [700, high])
+    scroll = "top => document.getElementById('lines').parentElement.scrollTo(0, top)"
+    for top, part in (300, [700, 900]), (high, [high - 100, high]), (1300, [1300, 1400]):
+        tab.evaluate(scroll, top)
+        tab.wait_for_function(inked, arg=part)
+    assert not tab.evaluate(inked, [1010, 1190])  # what nobody has seen
+    tab.close()

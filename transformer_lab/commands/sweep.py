@@ -17,6 +17,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.sweeps import cluster, experiment, runner
 from transformer_lab.sweeps.estimates import estimate
 from transformer_lab.sweeps.states import FINISHED, WAITING, state_of
+from transformer_lab.terminal import counted
 from transformer_lab.training.peers import LOST
 from transformer_lab.training.places import refuse_inside
 from transformer_lab.training.runs import refuse_taken
@@ -76,7 +77,7 @@ def main(_: list[str]) -> int:
         write_report(workdir, plot=found.plot)
         print_report(workdir)
     if failed:
-        log(f"{len(failed)} of {len(chosen)} runs failed: {', '.join(failed)}")
+        log(f"{len(failed)} of {counted(len(chosen), 'run')} failed: {', '.join(failed)}")
         return 1
     unfinished = [run.name for run in chosen if state_of(workdir / run.name) != FINISHED]
     return LOST if unfinished else 0  # stopped by somebody: a scheduler may start them again

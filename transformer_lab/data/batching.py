@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int, Int64
 from transformer_lab.data.buckets import Shape, rows_per_batch, shape_name
 from transformer_lab.data.buckets import choose_buckets as choose_buckets  # exported here too
 from transformer_lab.errors import LabError, at_least
+from transformer_lab.terminal import counted
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ class BatchPlan:
     def describe(self) -> list[str]:
         """A line for each shape: its rows, and its batches and examples in an epoch."""
         return [
-            f"{shape_name(shape)}: {rows} rows, {batches} batches, {examples} examples an epoch"
+            f"{shape_name(shape)}: {counted(rows, 'row')}, {counted(batches, 'batch')}, "
+            f"{counted(examples, 'example')} an epoch"
             for shape, rows, batches, examples in zip(
                 self.shapes, self._rows, self._batches, self._examples, strict=True
             )

@@ -87,7 +87,7 @@ def images(sections: dict[str, Any], build: Build, order: int) -> Found:
         return pixels, np.array([row["label"] for row in rows])
 
     train = arrays("train", MOST)
-    with Waiting("fits logistic regression"):
+    with Waiting("fits logistic regression"), tfidf.late():
         fitted = LogisticRegression(C=0.1, max_iter=200).fit(*train)
     often = np.bincount(train[1]).argmax()
     for split in HELD_OUT:

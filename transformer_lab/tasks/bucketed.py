@@ -14,6 +14,7 @@ from transformer_lab.data.shard_plans import ShardPlan
 from transformer_lab.data.shard_rows import Needed, load_records
 from transformer_lab.tasks.base import HostBatch, Task
 from transformer_lab.tasks.building import Shapes, shapes_of
+from transformer_lab.terminal import counted
 
 Fields = dict[str, Rows]
 Columns = dict[str, np.ndarray | Ragged]  # a value for each example, or (Ragged) each of its tokens
@@ -158,6 +159,6 @@ class Bucketed(Task):
         plan = self.train_plan
         return [
             f"batches: {len(plan):,} an epoch, {100 * plan.padding_share():.1f} % padding, "
-            f"{len(plan.shapes)} shapes (one compilation each):",
+            f"{counted(len(plan.shapes), 'shape')} (one compilation each):",
             *(f"  {line}" for line in plan.describe()),
         ]

@@ -15,7 +15,7 @@ from transformer_lab.data.pipeline import Batches
 from transformer_lab.errors import LabError, nearest
 from transformer_lab.ops.kernels import chosen
 from transformer_lab.tasks.base import Params, Task, count_parameters
-from transformer_lab.terminal import Waiting
+from transformer_lab.terminal import Waiting, counted
 from transformer_lab.training.checkpoint import Checkpoints, Saved, rank
 from transformer_lab.training.config import RunConfig
 from transformer_lab.training.mesh import own_rows, without_rule
@@ -236,10 +236,11 @@ def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
         say(f"no sharding rule names {', '.join(loose)}: the largest dimension lies over fsdp")
     for line in trainer.task.report():
         say(line)
+    steps = counted(trainer.steps, "step")
     asked, warmup = trainer.config.optimizer.warmup_steps, trainer.optimizer.warmup_steps
     if warmup != asked:
         say(
-            f"optimizer.warmup_steps = {asked:,} is more than half of {trainer.steps:,} steps: the "
+            f"optimizer.warmup_steps = {asked:,} is more than half of {steps}: the "
             f"warm-up takes {warmup:,}"
         )
     elif trainer.steps and warmup >= trainer.steps:
@@ -249,9 +250,10 @@ def describe(trainer: Trainer, say: Callable[[str], None] = log) -> None:
         )
     if 0 < trainer.steps < FEW and trainer.config.epochs:
         say(
-            f"{trainer.steps:,} steps are few to learn from: raise config.epochs, or make batches "
-            "smaller (batch.rows, batch.tokens_per_batch)"
+            f"{steps} {'is' if trainer.steps == 1 else 'are'} few to learn from: raise "
+            "config.epochs, or make batches smaller (batch.rows, batch.tokens_per_batch)"
         )
     epoch = trainer.task.steps_per_epoch()
     rule = " (config.epochs decides, not config.steps)" if trainer.config.epochs else ""
-    say(f"{trainer.steps:,} steps = {trainer.steps / epoch:.1f} epochs of {epoch:,} batches{rule}")
+    batches = counted(epoch, "batch")
+    say(f"{steps} = {trainer.steps / epoch:.1f} epochs of {batches}{rule}")

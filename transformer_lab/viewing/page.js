@@ -59,33 +59,29 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const shaded = (paper, full) => Array.from({ length: 256 }, (_, n) =>
   full.map((c, i) => paper[i] + (c - paper[i]) * n / 255));
 const LIGHT = shaded([255, 255, 255], INK), DARK = shaded([22, 24, 28], PALE);
-const shades = () => dark.matches ? DARK : LIGHT;
+const packed = ([red, green, blue]) => (255 << 24 | blue << 16 | green << 8 | red) >>> 0;
+const [LIGHTS, DARKS] = [LIGHT, DARK].map(some => Uint32Array.from(some, c => packed(c.map(Math.round))));
+const shades = () => dark.matches ? DARKS : LIGHTS; // of 0 .. 255, each a pixel in one number
 
-function ink(at) { // the colour of a weight, of several heads their mixture
-  if (!several) return shades()[peak ? Math.round(255 * weights[at] / peak) : 0];
+function mixture(at) { // the colour of a weight of several heads
   const found = [255, 255, 255]; // on paper inks take light away, on a dark page lamps add it
   several.forEach((head, n) => {
     const share = peak ? head[at] / peak : 0, hue = HUES[heads()[n] % HUES.length];
     for (let i = 0; i < 3; i++)
       found[i] *= 1 - share * (dark.matches ? hue[i] / 255 : 1 - hue[i] / 255);
   });
-  if (dark.matches) return found.map(c => 255 - c);
-  return found;
-}
-
-function put(pixels, n, [red, green, blue]) {
-  pixels.data[4 * n] = red;
-  pixels.data[4 * n + 1] = green;
-  pixels.data[4 * n + 2] = blue;
-  pixels.data[4 * n + 3] = 255;
+  return packed(found.map(c => Math.round(dark.matches ? 255 - c : c)));
 }
 
 function drawHeat() {
   const [wide, size] = cell(), edge = margin, width = map.columns.length;
   const context = canvas("heat", edge + columns.length * wide, edge + rows.length * size);
-  const pixels = new ImageData(columns.length || 1, rows.length || 1);
-  rows.forEach((row, i) => columns.forEach((column, j) =>
-    put(pixels, i * columns.length + j, ink(row * width + column))));
+  const pixels = new ImageData(columns.length || 1, rows.length || 1), inks = shades();
+  const out = new Uint32Array(pixels.data.buffer), scale = peak ? 255 / peak : 0;
+  let n = 0;
+  for (const row of rows) for (const column of columns)
+    out[n++] = several ? mixture(row * width + column)
+      : inks[Math.round(scale * weights[row * width + column])];
   const small = document.createElement("canvas");
   small.width = pixels.width;
   small.height = pixels.height;
@@ -111,40 +107,6 @@ function drawHeat() {
     context.fillText(fit(map.columns[t], letters()), 0, 0);
     context.restore();
   });
-}
-
-const lineStep = () => Math.max(square(), longest() > 64 ? 12 : 20);
-const lineTop = () => lineStep() === square() ? margin : 0; // then its rows are beside the map's
-
-function drawLines() {
-  byId("lines-figure").hidden = !!map.seconds; // thousands of frames in one column show nothing
-  if (map.seconds) return;
-  const step = lineStep(), top = lineTop(), small = innerWidth < 600;
-  const edge = margin || 150, x = small ? [85, 205] : [edge, edge + 200], y = at => top + (at + .5) * step;
-  const context = canvas("lines", small ? 290 : 2 * edge + 200, top + longest() * step);
-  const shown = links(MOST_LINES), width = map.columns.length;
-  const place = new Map(rows.map((t, i) => [t, i])), end = new Map(columns.map((t, i) => [t, i]));
-  context.font = `${Math.min(13, step)}px system-ui, sans-serif`;
-  const single = dark.matches ? PALE : INK;
-  for (const [row, column, w] of shown.slice().reverse()) // the strongest on top
-    (several || [weights]).forEach((head, n) => {
-      const hue = several ? HUES[heads()[n] % HUES.length] : single;
-      context.strokeStyle = `rgba(${hue}, ${peak ? head[row * width + column] / peak : 0})`;
-      context.beginPath();
-      context.moveTo(x[0], y(place.get(row)) + (several ? 2 * n - several.length : 0));
-      context.lineTo(x[1], y(end.get(column)) + (several ? 2 * n - several.length : 0));
-      context.stroke();
-    });
-  byId("left-out").textContent =
-    shown.length === MOST_LINES ? `The strongest ${MOST_LINES} are drawn.` : "";
-  context.textAlign = "right";
-  rows.forEach((t, i) => {
-    context.fillStyle = colour(t === (lit >= 0 ? lit : state.row) ? "--mark" : "--text");
-    context.fillText(fit(map.rows[t], letters()), x[0] - 6, y(i));
-  });
-  context.textAlign = "left";
-  context.fillStyle = colour("--text");
-  columns.forEach((t, i) => context.fillText(fit(map.columns[t], letters()), x[1] + 6, y(i)));
 }
 
 function patchSize() {
@@ -175,20 +137,20 @@ function drawPicture() {
 async function drawThumbs() { // every head, small, unpacked once for a map
   const side = between(12, 440 / map.weights[0].length, 48), [high, wide] = map.small;
   map.raw ??= new Uint8Array(await unpacked(map.thumbnails));
-  const context = canvas("thumbs", side * map.weights[0].length, side * map.weights.length);
-  const small = document.createElement("canvas");
-  small.width = wide;
-  small.height = high;
+  const count = map.weights[0].length, inks = shades();
+  if (map.inks !== inks) { // all of them, one above the other, in one picture
+    const pixels = new ImageData(wide, high * count * map.weights.length);
+    new Uint32Array(pixels.data.buffer).set(Array.from(map.raw, level => inks[level]));
+    Object.assign(map, { inks, sheet: await createImageBitmap(pixels) });
+  }
+  const context = canvas("thumbs", side * count, side * map.weights.length);
+  context.strokeStyle = colour("--mark");
+  context.lineWidth = 3;
   map.weights.forEach((layer, l) => layer.forEach((_, h) => {
-    const pixels = new ImageData(wide, high), start = (l * layer.length + h) * wide * high;
-    for (let i = 0; i < wide * high; i++) put(pixels, i, shades()[map.raw[start + i]]);
-    small.getContext("2d").putImageData(pixels, 0, 0);
-    context.drawImage(small, h * side, l * side, side - 2, side - 2);
-    if (l === state.layer && heads().includes(h)) {
-      context.strokeStyle = colour("--mark");
-      context.lineWidth = 3;
+    const at = [h * side, l * side, side - 2, side - 2];
+    context.drawImage(map.sheet, 0, (l * count + h) * high, wide, high, ...at);
+    if (l === state.layer && heads().includes(h))
       context.strokeRect(h * side + 1, l * side + 1, side - 4, side - 4);
-    }
   }));
 }
 
@@ -197,7 +159,7 @@ async function drawThumbs() { // every head, small, unpacked once for a map
 const named = (tokens, i) => `${tokens[i]} (${i})`;
 
 function list() {
-  byId("links").replaceChildren(...links(STRONGEST).map(([row, column, w]) => {
+  byId("links").replaceChildren(...strongest(STRONGEST).map(([row, column, w]) => {
     const line = document.createElement("tr");
     for (const text of [named(map.rows, row), named(map.columns, column), w.toFixed(4)])
       line.appendChild(document.createElement("td")).textContent = text;
@@ -286,9 +248,9 @@ async function choose(changes) {
   filter();
   await load();
   if (mine !== drawing) return; // another choice came meanwhile
-  const most = (a, head) => head.reduce((b, w) => Math.max(b, w), a);
   measure();
-  peak = several ? several.reduce(most, 0) : most(0, weights);
+  peak = 0;
+  for (const head of several || [weights]) for (const w of head) if (w > peak) peak = w;
   for (const show of [chips, drawPicture, drawLines, drawHeat, list, tell]) show();
   await drawThumbs();
   if (mine === drawing) delete document.body.dataset.busy;
@@ -319,18 +281,6 @@ byId("heat").addEventListener("click", event => {
   const column = columns[at(event.offsetX, margin, wide)];
   if (row !== undefined && column !== undefined) choose({ row, column });
 });
-const lineAt = event => rows[at(event.offsetY, lineTop(), lineStep())] ?? -1;
-byId("lines").addEventListener("click", event => {
-  const row = lineAt(event);
-  choose({ row: row === state.row ? -1 : row, column: -1 });
-});
-byId("lines").addEventListener("mousemove", event => light(lineAt(event)));
-byId("lines").addEventListener("mouseleave", () => light(-1));
-function light(row) {
-  if (row === lit) return;
-  lit = row;
-  drawLines();
-}
 byId("picture").addEventListener("click", event => {
   const [width, height] = patchSize(), [down, across] = map.grid;
   const patch = at(event.offsetY, 0, height / down) * across + at(event.offsetX, 0, width / across);

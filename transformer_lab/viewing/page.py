@@ -33,7 +33,7 @@ def page(maps: Maps, title: str) -> str:
         ):
             break
     data = json.dumps({"title": title, "maps": kinds}).replace("<", "\\u003c")
-    names = "page.html", "page_data.js", "page.js"
+    names = "page.html", "page_data.js", "page_lines.js", "page.js"
     html, *scripts = ((HERE / name).read_text(encoding="utf-8") for name in names)
     before, after = html.replace("{{script}}", "".join(scripts)).split("{{data}}")
     return before + data + after

@@ -17,7 +17,11 @@ let image = null, drawing = 0;
 
 // Weights. A head is unpacked when it is first shown.
 
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
+function bytes(text) {
+  const found = atob(text), all = new Uint8Array(found.length);
+  for (let i = 0; i < all.length; i++) all[i] = found.charCodeAt(i);
+  return all;
+}
 
 async function unpacked(text) {
   const stream = new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -31,8 +35,8 @@ async function oneHead(layer, h) {
   const numbers = map.bytes === 2 ? new Uint16Array(raw) : new Uint8Array(raw);
   const largest = new Float32Array(await unpacked(map.largest[layer][h]));
   const found = new Float32Array(numbers.length);
-  for (let i = 0; i < numbers.length; i++)
-    found[i] = numbers[i] / map.levels * largest[Math.floor(i / width)];
+  for (let row = 0, i = 0; row < largest.length; row++)
+    for (const end = i + width; i < end; i++) found[i] = numbers[i] / map.levels * largest[row];
   if (decoded.size > 64) decoded.clear();
   decoded.set(key, found);
   return found;
@@ -72,17 +76,21 @@ async function load() {
     ? await Promise.all(chosen.map(h => oneHead(state.layer, h))) : null;
 }
 
-function links(most) { // the strongest [row, column, weight] of what is shown
-  const width = map.columns.length, from = lit >= 0 ? lit : state.row;
-  const some = rows.filter(row => from < 0 || row === from);
-  const values = new Float32Array(some.length * columns.length);
-  let n = 0, least = 0;
-  for (const row of some) for (const column of columns) values[n++] = weights[row * width + column];
-  if (n > most) least = Float32Array.from(values).sort()[n - most];
-  const found = [];
-  values.forEach((w, i) => {
-    if (w > 0 && w >= least)
-      found.push([some[Math.floor(i / columns.length)], columns[i % columns.length], w]);
-  });
+const BINS = 4096; // parts of 0 .. peak in which weights are counted, to sort only the strongest
+
+function strongest(most) { // [row, column, weight] of what is shown, or fewer links
+  const width = map.columns.length, from = lit >= 0 ? lit : state.row, counts = new Uint32Array(BINS);
+  const some = rows.filter(row => from < 0 || row === from), found = [];
+  const bin = w => Math.min(BINS - 1, Math.floor(w / peak * BINS));
+  for (const row of some) for (const column of columns) {
+    const w = weights[row * width + column];
+    if (w > 0) counts[bin(w)]++;
+  }
+  let least = BINS, count = 0;
+  while (least > 0 && count < most) count += counts[--least];
+  for (const row of some) for (const column of columns) {
+    const w = weights[row * width + column];
+    if (w > 0 && bin(w) >= least) found.push([row, column, w]);
+  }
   return found.sort((a, b) => b[2] - a[2]).slice(0, most);
 }
