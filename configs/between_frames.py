@@ -8,9 +8,9 @@ Trained on parts of photographs that pan, with stamps that move over them; the s
 it on consecutive frames of four real videos, by video. `.._given` are the figures of the mean of
 both neighbours, with which the model begins.
 
-2026-11-30, one of 2 cores (AMD EPYC, shared with much other work), 800 steps, 6 minutes of processor
-time, 24 by the clock: PSNR of the test scenes 35.36 dB and SSIM 0.965, the mean 29.75 dB and 0.871.
-On the real videos 34.61, 23.09, 32.14 and 30.96 dB, the mean 33.38, 23.06, 31.35 and 29.52 dB (see
+2026-11-30, one of 2 cores (AMD EPYC, shared with much other work), 800 steps, 6 minutes of
+processor time, 24 by the clock: PSNR of the test scenes 35.36 dB and SSIM 0.965, the mean 29.75 dB
+and 0.871. On the real videos 34.61, 23.09, 32.14 and 30.96 dB, the mean 33.38, 23.06, 31.35 and 29.52 dB (see
 docs/video.md).
 """
 
