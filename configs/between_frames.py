@@ -10,8 +10,8 @@ both neighbours, with which the model begins.
 
 2026-11-30, one of 2 cores (AMD EPYC, shared with much other work), 800 steps, 6 minutes of
 processor time, 24 by the clock: PSNR of the test scenes 35.36 dB and SSIM 0.965, the mean 29.75 dB
-and 0.871. On the real videos 34.61, 23.09, 32.14 and 30.96 dB, the mean 33.38, 23.06, 31.35 and 29.52 dB (see
-docs/video.md).
+and 0.871. On the real videos 34.61, 23.09, 32.14 and 30.96 dB, the mean 33.38, 23.06, 31.35 and
+29.52 dB (see docs/video.md).
 """
 
 from transformer_lab.errors import known
