@@ -153,7 +153,7 @@ class Speculator(Generator):
             last = jax.lax.dynamic_slice(said, (place + j - 1,), (1,))
             logits, cache = drafts(last[None], cache)
             q = self._chances(ready(logits[0, 0], said, made + j)[0], controls)
-            token = jax.random.categorical(keys[j], jnp.log(q)).astype(jnp.int32)
+            token = self._drawn(keys[j], q)
             return (said.at[place + j].set(token), cache), (token, q)
 
         # The last step only puts the last draft into the cache.
@@ -167,7 +167,7 @@ class Speculator(Generator):
         accepted, after = judge(p, q[:g], tokens[:g])
         ok = jax.random.uniform(keys[g + 1], (g,)) < accepted
         count = jnp.cumprod(ok).sum()
-        last = jax.random.categorical(keys[g], jnp.log(after[count])).astype(jnp.int32)
+        last = self._drawn(keys[g], after[count])
         tokens = tokens.at[count].set(last)
         scores = log_prob_of(tokens, *prepared)
         tokens = one_end(tokens, self.config, self.eos_id)
@@ -179,6 +179,12 @@ class Speculator(Generator):
         caches = cache | {"index": old[0] + new}, draft_cache | {"index": old[1] + new}
         done = ends[new - 1]
         return Speculated(said, log_probs, made + new, state.rounds + 1, done, caches)
+
+    def _drawn(self, key: Key[Array, ""], chances: Float[Array, "v"]) -> Int[Array, ""]:
+        """A token of this distribution, without a draw where one token has all of it."""
+        if not self.config.temperature:
+            return jnp.argmax(chances).astype(jnp.int32)
+        return jax.random.categorical(key, jnp.log(chances)).astype(jnp.int32)
 
     def _chances(self, logits: Float[Array, "*rows v"], controls) -> Float[Array, "*rows v"]:
         """The probabilities with which a token is drawn; of the likeliest 1, if none is drawn."""
