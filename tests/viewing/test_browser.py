@@ -290,3 +290,20 @@ def test_of_many_tokens_the_strongest_lines_are_drawn_where_they_are_seen(browse
         tab.wait_for_function(inked, arg=part)
     assert not tab.evaluate(inked, [1010, 1190])  # what nobody has seen
     tab.close()
+
+
+def test_each_thumbnail_shows_its_own_head(tab, maps):
+    """The larger a weight the darker its part, but for the smoothing; also after a quick change."""
+    tab.evaluate("choose({ map: 1 }); choose({ map: 0 })")
+    settled(tab)
+    colour = """([x, y]) => { const canvas = document.getElementById("thumbs"),
+        ratio = canvas.width / parseFloat(canvas.style.width);
+        return [...canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data]; }"""
+    weights = maps["self"].weights
+    for layer, head in np.ndindex(weights.shape[:2]):
+        reds = np.empty((4, 4))
+        for row, column in np.ndindex(4, 4):
+            x, y = 48 * head + (column + 0.5) * 46 / 4, 48 * layer + (row + 0.5) * 46 / 4
+            reds[row, column] = tab.evaluate(colour, [x, y])[0]
+        shares = weights[layer, head] / weights[layer, head].max()
+        assert np.corrcoef(reds.ravel(), 255 - 247 * shares.ravel())[0, 1] > 0.99

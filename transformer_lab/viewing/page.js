@@ -134,24 +134,28 @@ function drawPicture() {
   });
 }
 
-async function drawThumbs() { // every head, small, unpacked once for a map
-  const side = between(12, 440 / map.weights[0].length, 48), [high, wide] = map.small;
-  map.raw ??= new Uint8Array(await unpacked(map.thumbnails));
-  const count = map.weights[0].length, inks = shades();
-  if (map.inks !== inks) { // all of them, one above the other, in one picture
-    const pixels = new ImageData(wide, high * count * map.weights.length);
-    new Uint32Array(pixels.data.buffer).set(Array.from(map.raw, level => inks[level]));
-    Object.assign(map, { inks, sheet: await createImageBitmap(pixels) });
+async function drawThumbs() { // every head, small, unpacked and coloured once for a map
+  const one = map, layers = one.weights.length, count = one.weights[0].length, inks = shades();
+  const side = between(12, 440 / count, 48), [high, wide] = one.small;
+  one.raw ??= new Uint8Array(await unpacked(one.thumbnails));
+  if (one.inks !== inks) {
+    const pixels = new ImageData(wide * count, high * layers);
+    const out = new Uint32Array(pixels.data.buffer);
+    for (let l = 0, i = 0; l < layers; l++) for (let h = 0; h < count; h++)
+      for (let y = 0; y < high; y++) for (let x = 0; x < wide; x++)
+        out[((l * high + y) * count + h) * wide + x] = inks[one.raw[i++]];
+    Object.assign(one, { inks, sheet: await createImageBitmap(pixels) });
   }
-  const context = canvas("thumbs", side * count, side * map.weights.length);
+  if (one !== map) return; // another was chosen meanwhile
+  const context = canvas("thumbs", side * count, side * layers);
   context.strokeStyle = colour("--mark");
   context.lineWidth = 3;
-  map.weights.forEach((layer, l) => layer.forEach((_, h) => {
+  for (let l = 0; l < layers; l++) for (let h = 0; h < count; h++) {
     const at = [h * side, l * side, side - 2, side - 2];
-    context.drawImage(map.sheet, 0, (l * count + h) * high, wide, high, ...at);
+    context.drawImage(one.sheet, h * wide, l * high, wide, high, ...at);
     if (l === state.layer && heads().includes(h))
       context.strokeRect(h * side + 1, l * side + 1, side - 4, side - 4);
-  }));
+  }
 }
 
 // Text.
