@@ -9,7 +9,11 @@ Here each net has 1.6 million parameters and hears the same synthetic voices (se
 half-step feed-forwards and their norm. The score is the character error rate of held-out voices.
 
 Scale cpu: 600 steps, one seed, planned for 5 runs of 8 minutes on one core. `--scale=paper`: the
-config's 1,800 steps and three seeds. Not run yet.
+config's 1,800 steps and three seeds.
+
+2026-11-30, one core (AMD EPYC) beside much other work, 600 steps, one seed, 18 minutes of the clock
+for the Conformer, 12 for each of the others: CER 0.194, transformer 0.235, LSTMs 0.236 (WER 0.585,
+0.686, 0.650). The Conformer without one of its parts has not been run (two runs).
 """
 
 from transformer_lab.sweeps.experiment import Experiment
