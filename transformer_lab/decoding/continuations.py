@@ -91,10 +91,10 @@ class Continuations:
 
     def _shared(self, params: Any, head: list[int], room: int) -> Shared | None:
         """The cache of a beginning, with room for more tokens; None if it carries a state."""
-        variables, tokens = {"params": params}, jnp.asarray([head], jnp.int32)
-        read = lambda more: self._read(variables, tokens, len(head) + room + more)  # noqa: E731
-        grows = min(jax.tree.leaves(token_axes(read))) >= 0
-        return Shared(read(0), len(head)) if grows else None
+        tokens, length = jnp.asarray([head], jnp.int32), len(head) + room
+        read = lambda params, more: self._read({"params": params}, tokens, length + more)  # noqa: E731
+        grows = min(jax.tree.leaves(token_axes(read, params))) >= 0
+        return Shared(read(params, 0), len(head)) if grows else None
 
     def _shape(self, context: Sequence[int], ends: Sequence[Sequence[int]]) -> tuple[int, int]:
         """The lengths that hold a context but its last token, and its continuations."""

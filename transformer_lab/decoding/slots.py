@@ -84,7 +84,7 @@ class Programs:
 
     def find_axes(self, params: Any) -> Any:
         """Of each array of a row the axis of the tokens, -1 for those of constant size."""
-        self.axes = token_axes(partial(self._empty, params))
+        self.axes = token_axes(self._empty, params)
         return self.axes
 
     def _empty(self, params, longer: int = 0) -> Row:
@@ -167,10 +167,10 @@ class Programs:
         return slots._replace(said=said, made=slots.made + ~done, done=ended), chosen
 
 
-def token_axes(make: Callable[[int], Any]) -> Any:
+def token_axes(make: Callable[[Any, int], Any], params: Any) -> Any:
     """Of each array of a cache the axis of the tokens, -1 for those of constant size; `make` gives
-    the cache with room for so many tokens more."""
-    shapes, longer = (jax.eval_shape(partial(make, n)) for n in (0, ALIGNED))
+    the cache by the parameters, with room for so many tokens more."""
+    shapes, longer = (jax.eval_shape(lambda p, n=n: make(p, n), params) for n in (0, ALIGNED))
     axis = lambda a, b: next((i for i, n in enumerate(a.shape) if n != b.shape[i]), -1)  # noqa: E731
     return jax.tree.map(axis, shapes, longer)
 
