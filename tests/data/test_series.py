@@ -96,7 +96,7 @@ def test_tables_are_wide_or_long_and_steps_are_the_most_frequent(tmp_path):
         (["2024-01,1,2", "2024-02,1,x"], r'csv:3: "b" is "x", which is no finite number'),
         (["2024-01,1,inf"], r'csv:2: "b" is "inf", which is no finite number'),
         (["2024-01,1"], r"csv:2: 2 fields, but the header has 3 columns"),
-        ([], "own.csv holds no series"),
+        ([], "own.csv:1: no row follows the names"),
     ],
 )  # fmt: skip
 def test_bad_tables_are_refused_by_file_and_line(tmp_path, lines, words):
