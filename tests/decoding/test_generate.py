@@ -11,7 +11,7 @@ import pytest
 
 from tests.decoding.toy import EOS
 from tests.decoding.toy_decoder import CONFIG, NEW, PROMPTS, Model, V, end_token
-from transformer_lab.decoding import Beams, DecodeConfig, search
+from transformer_lab.decoding import Beams, DecodeConfig, generate, search
 from transformer_lab.errors import LabError
 from transformer_lab.training.config import MeshConfig
 from transformer_lab.training.mesh import make_mesh, placer
@@ -192,6 +192,19 @@ def test_what_is_streamed_is_what_a_call_returns(model, greedy):
         for n, one in enumerate(whole):
             assert ids[n] == ([*one.ids, EOS] if one.ended else one.ids)
             np.testing.assert_allclose(scores[n], one.log_probs, atol=1e-6)
+
+
+def test_a_stream_asked_for_more_than_a_call_makes_gives_all_in_smaller_pieces(
+    model, greedy, monkeypatch
+):
+    whole = [one.ids for (one,) in greedy(model.params, PROMPTS)]
+    monkeypatch.setattr(generate, "CHUNK", 2)
+    ids = [[] for _ in PROMPTS]
+    pieces = model.generator(banned_tokens=(0,)).stream(model.params, PROMPTS, chunk=5)
+    for row, some, _ in itertools.islice(pieces, 100):
+        assert len(some) <= 2
+        ids[row] += [one for one in some if one != EOS]
+    assert ids == whole and max(map(len, whole)) > 2
 
 
 def test_a_row_that_stops_is_continued_no_further(model, greedy):

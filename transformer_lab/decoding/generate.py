@@ -108,8 +108,8 @@ class Generator:
     ) -> Iterator[tuple[int, list[int], list[float]]]:
         """Yields (number of the prompt, new ids, their log-probabilities), `chunk` ids at a time.
 
-        All prompts form one batch; `numbers` tell the samples of one prompt apart. An end token is
-        yielded too.
+        More than `CHUNK` ids never come at once. All prompts form one batch; `numbers` tell the
+        samples of one prompt apart. An end token is yielded too.
         """
         limits = [self.new_tokens(prompt) for prompt in prompts]
         rows, length, cache = self._shape(prompts, max(limits, default=1))
@@ -136,8 +136,8 @@ class Generator:
             if over.all():
                 return
             state, out = self._continue(
-                {"params": params}, state, jnp.asarray(over), controls, jnp.int32(chunk),
-                read=length,
+                {"params": params}, state, jnp.asarray(over), controls,
+                jnp.int32(min(chunk, CHUNK)), read=length,
             )  # fmt: skip
 
     def new_tokens(self, prompt: Sequence[int]) -> int:
