@@ -53,6 +53,7 @@ setup(
         "sacrebleu>=2.5",
         "safetensors>=0.5",
         "scikit-learn>=1.5",
+        "scipy>=1.12",
         "sentencepiece>=0.2",
         "seqeval>=1.2.2",
         "tensorboardX>=2.6",
