@@ -61,8 +61,7 @@ def run(
     returns its task.
 
     A new one starts from the weights of `init_from` whose paths match the pattern; if `init_into`
-    names a part of the model, they are the weights of that part. `profile` is how many steps are
-    traced.
+    names a part of the model, they are the weights of that part. `profile` steps are traced.
     """
     resolve(config)  # refuses what is impossible before anything is made
     told = {f"config.{key}": value for key, value in flatten(config).items()}
