@@ -13,6 +13,7 @@ python -m transformer_lab train --config=configs/asr_espeak.py:prompts --workdir
 time; 8.3 % of the test sentences' characters are wrong (greedy), and 5.8 % with
 --config.ctc.method=beam --config.ctc.beam_size=16 --config.ctc.ngram_order=8
 --config.ctc.ngram_weight=0.6 --config.ctc.length_bonus=0.8 (15.2 and 10.8 % after 1,100 steps).
+2026-11-30: `:joint`, 600 steps in 7 minutes: 22.0 %, with --config.ctc.method=joint 20.6 %.
 """
 
 from ml_collections import ConfigDict
