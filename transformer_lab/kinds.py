@@ -6,7 +6,6 @@ package: the environment variable TRANSFORMER_LAB_PATH names directories with fo
 names, such as DIR/models/mine.py.
 """
 
-import difflib
 import functools
 import importlib
 import os
@@ -14,7 +13,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from transformer_lab.errors import LabError, check_file, known
+from transformer_lab.errors import LabError, check_file, known, nearest
 
 # Where configs/ and experiments/ lie: in the package once installed, beside it in a checkout
 HOME = Path(__file__).parent
@@ -47,11 +46,11 @@ def shipped(folder: str, name: str) -> str:
 
 def check_shipped(folder: str, name: str) -> Path:
     """The path of the file that `name` means, as in `shipped`. Raises: LabError if there is none,
-    with the nearest of those that come with the package."""
+    with the nearest of those that come with the package, or all of these."""
     path = Path(shipped(folder, name))
-    names = [file.stem for file in (SHIPPED / folder).glob("[!_]*.py")]
-    if not path.exists() and (near := difflib.get_close_matches(path.stem, names, n=1)):
-        raise LabError(f'{name}: no such file (did you mean "{near[0]}"?)')
+    if not (path.exists() or path.is_symlink()):  # what a broken link is, `check_file` says
+        names = (file.stem for file in (SHIPPED / folder).glob("[!_]*.py"))
+        raise LabError(f"{name}: no such file{nearest(path.stem, names)}")
     return check_file(path)
 
 

@@ -142,7 +142,8 @@ def common(contexts: list[list[int]]) -> list[int]:
 
 
 def _read(model: nn.Module, variables: Any, tokens: Int[Array, "1 t"], length: int) -> Any:
-    """What the layers keep of a text."""
+    """The cache of each layer after a text is read, with room for `length` tokens in all: keys and
+    values of its tokens, or the state of a recurrence."""
     return model.apply(variables, tokens, None, length, method="prefill")[1]["layers"]
 
 

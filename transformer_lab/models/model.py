@@ -1,4 +1,4 @@
-"""The base class of all models."""
+"""The base class of all models: one tree of parameters in, and what layers report out."""
 
 from typing import Any
 

@@ -81,7 +81,7 @@ class Clips(Sequence):
         return np.stack([np.asarray(pasted(scene, stamp, x, self.side)) for x in states])
 
     def _stamp(self, rng: np.random.Generator) -> Image.Image:
-        """A random stamp in a random size."""
+        """One of the cut-outs, its longer side a share of the frame between those of `SIZES`."""
         stamp = self.cutouts[rng.integers(len(self.cutouts))]
         ratio = rng.uniform(*SIZES) * self.side / max(stamp.size)
         size = [max(2, round(n * ratio)) for n in stamp.size]

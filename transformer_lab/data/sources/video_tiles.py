@@ -4,7 +4,6 @@ Without a path they are four real clips: a passenger in a car, cyclists, a film 
 and people who cross a yard from above.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,9 @@ def runs_of(file: Path, length: int, count: int) -> list[UInt8[np.ndarray, "f h 
 
 def tiles(
     clip: UInt8[np.ndarray, "f h w 3"], height: int, width: int
-) -> Sequence[UInt8[np.ndarray, "f y x 3"]]:
-    """The tiles of a clip, row by row."""
+) -> list[UInt8[np.ndarray, "f y x 3"]]:
+    """The rectangles of height x width pixels that a clip is cut into, row by row from the top
+    left, each with all of its frames; a rest at the right or below is left out."""
     rows, columns = clip.shape[1] // height, clip.shape[2] // width
     return [
         clip[:, y * height : (y + 1) * height, x * width : (x + 1) * width]
