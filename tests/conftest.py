@@ -7,14 +7,14 @@ from pathlib import Path
 
 # Tiny programs cost their compilation: without the compiler's own optimizations it is half of that,
 # and of its two writers of fused loops the older one, which later releases lack, takes a third.
-# One thread a device, so that all of them come to a program's collectives in the same order: with
-# more, one can wait in the first collective while another waits in the second, for ever.
+# Threads for all collectives of the simulated devices: see `training.startup.order_simulated`.
 OLDER = "--xla_cpu_use_fusion_emitters=false " if version("jaxlib").startswith("0.10.") else ""
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false "
     "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 "
     f"{OLDER}{os.environ.get('XLA_FLAGS', '')}"
 )
+os.environ.setdefault("NPROC", "64")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 CACHE = Path(tempfile.gettempdir()) / f"transformer_lab_test_cache_{os.getuid()}"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))

@@ -92,15 +92,18 @@ def test_flags_are_set_for_the_device_at_hand_and_never_on_a_cpu():
         assert set_flags(environment) == "cpu" and environment == before
 
 
-def test_simulated_devices_run_their_collectives_in_one_order():
-    """Else the trial of one more family stops for good beside another process."""
+def test_simulated_devices_have_threads_for_all_collectives_that_can_start():
+    """Else a run on eight devices beside another process can wait for ever."""
     eight = "--xla_force_host_platform_device_count=8"
     own = f"{eight} --xla_cpu_multi_thread_eigen=true"
     for told, wanted in (
         ({}, {}),
         ({"XLA_FLAGS": "--xla_dump_to=x"}, {"XLA_FLAGS": "--xla_dump_to=x"}),
-        ({"XLA_FLAGS": eight}, {"XLA_FLAGS": f"{eight} --xla_cpu_multi_thread_eigen=false"}),
-        ({"XLA_FLAGS": own}, {"XLA_FLAGS": own}),
+        (
+            {"XLA_FLAGS": eight},
+            {"XLA_FLAGS": f"{eight} --xla_cpu_multi_thread_eigen=false", "NPROC": "64"},
+        ),
+        ({"XLA_FLAGS": own, "NPROC": "9"}, {"XLA_FLAGS": own, "NPROC": "9"}),
     ):
         order_simulated(told)
         assert told == wanted

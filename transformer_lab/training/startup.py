@@ -3,6 +3,7 @@
 import ctypes
 import glob
 import os
+import re
 import sys
 from functools import partial
 
@@ -40,20 +41,26 @@ def keep_memory() -> None:
         mallopt(name, value)
 
 
-# Simulated devices start the collectives of one program in orders that differ when XLA has threads
-# to spare: one device then waits in the first collective, another in the second, for ever.
-ORDERED = "xla_cpu_multi_thread_eigen"
+# Simulated devices may start those collectives of a program that wait for nothing in orders that
+# differ. With as many threads as devices all of them can then wait, one device in the first
+# collective and another in the second, for ever: XLA gives up after 40 seconds and ends the
+# process. With more threads each of them starts, and none waits for a thread.
+SIMULATED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+SPLIT = "xla_cpu_multi_thread_eigen"  # a product's work over all threads, of which there are many
+THREADS = 8  # for each simulated device
 
 
 def order_simulated(environment: dict[str, str] = os.environ) -> None:
-    """Makes simulated devices run a program's operations in order; to be called before JAX starts.
+    """Gives simulated devices threads for all their collectives; to be called before JAX starts.
 
-    These are the devices of `--xla_force_host_platform_device_count`; a setting in the environment
-    wins.
+    These are the devices of `--xla_force_host_platform_device_count`; settings in the environment
+    win. XLA reads the number of its threads in NPROC.
     """
     told = environment.get("XLA_FLAGS", "")
-    if "xla_force_host_platform_device_count" in told and ORDERED not in told:
-        environment["XLA_FLAGS"] = f"{told} --{ORDERED}=false"
+    if devices := SIMULATED.search(told):
+        environment.setdefault("NPROC", str(THREADS * int(devices[1])))
+        if SPLIT not in told:
+            environment["XLA_FLAGS"] = f"{told} --{SPLIT}=false"
 
 
 def set_flags(environment: dict[str, str] = os.environ, device: str | None = None) -> str:
