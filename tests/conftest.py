@@ -1,5 +1,6 @@
 """Eight simulated devices, checked types of arrays, and one compilation cache for all processes."""
 
+import gc
 import os
 import tempfile
 from importlib.metadata import version
@@ -9,6 +10,8 @@ from pathlib import Path
 # and of its two writers of fused loops the older one, which later releases lack, takes a third.
 # Threads for all collectives of the simulated devices: see `training.startup.order_simulated`.
 OLDER = "--xla_cpu_use_fusion_emitters=false " if version("jaxlib").startswith("0.10.") else ""
+# Collecting the tests makes so many objects that looking for dead ones took a fifth of its time.
+gc.set_threshold(100_000, 50, 100)
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false "
     "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 "
@@ -29,8 +32,6 @@ FILES = [
 ]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
 install_import_hook(MODULES, "beartype.beartype")
-
-import gc  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

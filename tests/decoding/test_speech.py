@@ -85,7 +85,7 @@ SECOND = 100  # frames of a window: one second, 50 steps of time
 START, PREVIOUS, SILENCE = ZERO + 51, ZERO + 52, ZERO + 53
 MARKS = Marks(START, PREVIOUS, SILENCE, NO_TIMES)
 HUM = np.sin(2 * np.pi * 300 * np.arange(2 * RATE) / RATE).astype(np.float32)
-LOUD = float(log_mel(jnp.asarray(HUM[:RATE]), 4)[10, 0])
+LOUD = float(jax.jit(log_mel, static_argnums=1)(HUM[:RATE], 4)[10, 0])
 
 
 class Scripted:

@@ -67,9 +67,8 @@ BATCH = {
     "real": np.arange(5) < ROWS.integers(1, 6, size=(16, 1)),  # what the layers count
     "mask": np.arange(5) < ROWS.integers(0, 6, size=(16, 1)),  # what the loss counts
 }
-PARAMS = Net(Config()).init(jax.random.key(0), jnp.zeros((1, 5, 4)), jnp.ones((1, 5), bool))[
-    "params"
-]
+INPUTS = np.zeros((1, 5, 4), np.float32), np.ones((1, 5), bool)
+PARAMS = jax.jit(Net(Config()).init)(jax.random.key(0), *INPUTS)["params"]
 
 
 def loss_of(config):
