@@ -105,11 +105,13 @@ def test_a_recalling_layer_mixes_what_is_near_with_what_is_far():
     assert attention["recall_gate"].shape == (2,)
     assert "recall_gate" not in params["params"]["layer_1"]["attention"]
 
-    def run(gate, model=found, x=x):
-        attention["recall_gate"] = jnp.full((2,), gate)
-        return model.apply(params, x)
+    call = {model: jax.jit(model.apply) for model in (found, plain)}
 
-    np.testing.assert_allclose(run(-jnp.inf), plain.apply(params, x), atol=1e-6)
+    def run(gate, model=found):
+        attention["recall_gate"] = jnp.full((2,), gate)
+        return call.setdefault(model, jax.jit(model.apply))(params, x)
+
+    np.testing.assert_allclose(run(-jnp.inf), call[plain](params, x), atol=1e-6)
     assert np.abs(run(0.0) - run(-jnp.inf))[0, 4:].max() > 1e-2
     np.testing.assert_allclose(run(jnp.inf)[:, :2], run(-jnp.inf)[:, :2], atol=1e-6)  # none is far
     order = jnp.arange(8)
@@ -118,13 +120,18 @@ def test_a_recalling_layer_mixes_what_is_near_with_what_is_far():
     near = recent(order, order, jnp.zeros(1, jnp.int32), 2, 1)[0]
     bound = stack(positions).bind(params).layer[0].attention
     places = Places(order, order)
-    by_hand = bound(x, None, Visible(mask=far[None, None]), places=places)
-    local = bound(x, None, Visible(causal=True, mask=near[None, None]), places=places)
-    by_hand = jnp.where(far.any(axis=1)[:, None], by_hand, local)
+
+    @jax.jit
+    def mixed(x):
+        all_far = bound(x, None, Visible(mask=far[None, None]), places=places)
+        local = bound(x, None, Visible(causal=True, mask=near[None, None]), places=places)
+        return jnp.where(far.any(axis=1)[:, None], all_far, local)
+
     attention["recall_gate"] = jnp.full((2,), jnp.inf)
-    mine = found.bind(params).layer[0].attention
-    np.testing.assert_allclose(mine(x), by_hand, atol=1e-5)
-    gradient = jax.grad(lambda x: mine(x)[0, 7].sum())(x)
+    own = found.bind(params).layer[0].attention
+    mine = jax.jit(lambda x: own(x))
+    np.testing.assert_allclose(mine(x), mixed(x), atol=1e-5)
+    gradient = jax.jit(jax.grad(lambda x: own(x)[0, 7].sum()))(x)
     assert np.abs(gradient[0, 7]).max() > 1e-3 and not np.asarray(gradient)[0, :7].any()
     one = run(1.0, stack(positions, recall=1, recall_length=3, **sizes))
     assert np.abs(one - run(1.0))[0, 4:].max() > 1e-3  # the nearest alone is not all of them

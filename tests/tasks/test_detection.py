@@ -106,12 +106,13 @@ def test_what_pads_an_image_and_its_mates_change_no_detection(config):
     trainer = make_trainer(config, 1)
     task, params = trainer.task, trainer.init().params
     batch = jax.tree.map(jnp.asarray, drawn(8))
-    alone = task._found(params, batch)
+    found = jax.jit(task._found)
+    alone = found(params, batch)
     inside = np.arange(4) < batch["size"][0, 0], np.arange(4) < batch["size"][0, 1]
     image = np.array(batch["image"])
     image[1:], image[0][~np.logical_and.outer(*inside)] = 7, 99
     other = batch | {"image": jnp.asarray(image)}
-    for one, same in zip(alone, task._found(params, other), strict=True):
+    for one, same in zip(alone, found(params, other), strict=True):
         np.testing.assert_allclose(one[0], same[0], atol=1e-5)
     sums = lambda batch: task.sums(params, batch, None, False)  # noqa: E731
     fewer = {name: value[:7] for name, value in batch.items()}

@@ -61,7 +61,7 @@ def test_dpo_stores_its_reference_and_resumes_bit_for_bit_with_lora(folder):
     assert done.returncode == 0, done.stderr.decode()
     # Where nothing has moved yet, no answer has a reward, and the loss is ln 2.
     batch = trainer.place(next(iter(trainer.task.eval_batches("test"))))
-    found = trainer.task.metrics(before, batch)
+    found = jax.jit(trainer.task.metrics)(before, batch)
     np.testing.assert_allclose(found["loss"], (np.log(2), 1), rtol=1e-5)
     np.testing.assert_allclose(-found["chosen_nats"][0], stored["test"][0, 0], rtol=1e-5)
 

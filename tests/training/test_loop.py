@@ -61,7 +61,7 @@ def one_device(config):
 
 
 def test_a_stopped_and_resumed_run_is_the_same_run(whole, tmp_path):
-    for steps in (3, 6, 8, 10):  # in the middle of an epoch, at its edge, and again
+    for steps in (3, 6, 10):  # in the middle of an epoch, and at its edge
         runs.run(one_device(tiny_config(steps=steps)), tmp_path)
     assert curve(tmp_path) == curve(whole)
     assert [line["step"] for line in curve(whole)] == list(range(1, 11))
