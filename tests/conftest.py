@@ -21,7 +21,7 @@ os.environ.setdefault("NPROC", "64")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 CACHE = Path(tempfile.gettempdir()) / f"transformer_lab_test_cache_{os.getuid()}"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 from jaxtyping import install_import_hook  # noqa: E402
 
