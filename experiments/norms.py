@@ -39,10 +39,10 @@ BARE = [  # without residuals
 
 
 def get_experiment(scale: str) -> Experiment:
-    """6 layers of width 96 for 250 steps, or 12 of width 768 for 50,000 of 65,536 tokens."""
+    """24 layers of width 96 for 300 steps, or 12 of width 768 for 50,000 of 65,536 tokens."""
     small = scale == "cpu"
-    sizes = {"model.layers": 6, "model.width": 96, "model.heads": 3, "steps": 250}
-    sizes |= {"eval_every": 250}
+    sizes = {"model.layers": 24, "model.width": 96, "model.heads": 3, "steps": 300}
+    sizes |= {"eval_every": 300}
     if not small:
         sizes = {"model.layers": 12, "model.width": 768, "model.heads": 24, **PAPER}
     warmup = [

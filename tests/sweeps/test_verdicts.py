@@ -168,7 +168,7 @@ def test_a_kept_figure_is_drawn_again_from_its_summary(tmp_path):
     """The words of the figures in the docs are those of a new one; the command refuses the rest."""
     words = lambda path: re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text("utf-8"))  # noqa: E731
     kept = sorted((ROOT / "docs/figures").glob("*.svg"))
-    assert [path.stem for path in kept] == ["experts", "gradient_norms", "long_range"]
+    assert [path.stem for path in kept] == ["experts", "gradient_norms", "long_range", "positions"]
     assert all(path.stat().st_size < 40_000 for path in kept)
     stored = ROOT / "experiments/results/gradient_norms.json"
     drawn = tmp_path / "a.svg"
