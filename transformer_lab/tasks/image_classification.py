@@ -36,7 +36,7 @@ from transformer_lab.terminal import waited
 
 FORM = "images.json"  # size, channels and normalisation of the model's images
 
-OWN_FILES = ("folders", "table")  # sources of the user's files, of any sizes
+OF_ALL_SIZES = ("folders", "table", "stamp_categories")  # sources whose images have many sizes
 
 NO_CLASSES = (
     'a model with model.head = "none" has no classes to learn or to predict: embed gives its '
@@ -92,7 +92,7 @@ class ImageClassification(Labelled):
         self.batch: batches.ImageBatchConfig = self.sections["batch"]
         self._form = json.loads((self.assets_given or {}).get(FORM, b"{}"))
         data, image_size = self.sections["data"], model_config.image_size
-        of_set = data.source not in OWN_FILES
+        of_set = data.source not in OF_ALL_SIZES
         self.data_config = replace(
             data,
             size=data.size or tuple(self._form.get("size", () if of_set else image_size)),
