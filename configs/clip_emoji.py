@@ -11,7 +11,8 @@ choice is sharp, and each tower as a whole uses several experts.
 2026-11-28, 2 cores (AMD EPYC, AVX-512) with two or three other runs beside it, 37 minutes: of 382
 held-out concepts 0.230 are named right (88 times chance; top-5 0.340), 0.236 by templates, the
 category of 0.492; of the 1,529 trained concepts in the other artist's drawings 0.350 (top-5 0.560);
-recall at 1, 5, 10: image to text 0.217, 0.359, 0.401, text to image 0.220, 0.361, 0.427.
+recall at 1, 5, 10: image to text 0.217, 0.359, 0.401, text to image 0.220, 0.361, 0.427. Again on
+2026-11-30, 10 minutes of one quiet core: the same figures but a last digit.
 
 2026-11-30, `:limoe` for half of the steps (`--config.steps=1000`), 31 minutes of one core beside
 other work: 0.183 named right (top-5 0.325), 0.204 by templates, the category of 0.500; the other

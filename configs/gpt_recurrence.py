@@ -10,8 +10,9 @@ the 32 nearest of the 384 tokens before those. After training any memory may be 
 
 2026-11-29, one of 2 cores (AMD EPYC, shared with much other work), 200 steps, 3 minutes of
 processor time each: `:recall` has 2.2263 bits per byte of 6,706 test tokens, and 2.2264 when it
-recalls nothing; `:64` with its positions (t5) 2.2314, without a memory 2.2502. The default, with
-transformer_xl's positions, has not been trained.
+recalls nothing; `:64` with its positions (t5) 2.2314, without a memory 2.2502. 2026-11-30, the
+default to its end, 4 minutes of one core: 2.0190 on the whole test split, and 2.0449, 2.0234 and
+2.0197 with a memory of 0, 16 and 192 tokens in place of 64.
 """
 
 from pathlib import Path
