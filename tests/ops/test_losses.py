@@ -5,8 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_lab.errors import fits
 from transformer_lab.layers.told import added
-from transformer_lab.ops.losses import cross_entropy, masked_sum, ratio, token_metrics
+from transformer_lab.ops.losses import (
+    cross_entropy,
+    masked_sum,
+    perplexity,
+    ratio,
+    token_metrics,
+)
+
+
+def test_a_perplexity_of_a_model_that_has_diverged_is_still_a_number_of_a_report():
+    assert perplexity(np.log(8)) == pytest.approx(8)
+    assert perplexity(7e4) == perplexity(230.0) > 7e99
+    assert fits(perplexity(7e4), float)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])

@@ -28,6 +28,7 @@ from transformer_lab.data.images.pixels import grid
 from transformer_lab.decoding.speculative import Speculator
 from transformer_lab.errors import LabError, check_file
 from transformer_lab.opened import open_run
+from transformer_lab.ops.losses import perplexity
 from transformer_lab.tasks import offers
 from transformer_lab.tasks.abilities import Continues, Draws
 from transformer_lab.text.stream import dropped_blank
@@ -189,7 +190,7 @@ def score(trainer, params, texts: list[str]) -> None:
             "text": text,
             "log_prob": -nats,
             "tokens": tokens,
-            "perplexity": math.exp(min(nats / max(tokens, 1), 700.0)),
+            "perplexity": perplexity(nats / max(tokens, 1)),
             "bits_per_byte": nats / math.log(2) / size if size else None,
         }
         print(json.dumps(row, ensure_ascii=False), flush=True)

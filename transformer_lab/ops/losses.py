@@ -1,5 +1,6 @@
 """Losses and metrics as (sum, weight) pairs, which are added up and divided at the very end."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 Pair = tuple[Float[Array, ""], Float[Array, ""]]  # (sum, weight)
 STATISTICS = "batch_stats"  # running statistics: a top key of parameters, which no gradient trains
+
+
+def perplexity(nats: float) -> float:
+    """The perplexity of a mean loss in nats; of a model that has diverged, beyond 230 nats, 8e99,
+    which a report can still square."""
+    return math.exp(min(nats, 230.0))
 
 
 class TokenScores(NamedTuple):

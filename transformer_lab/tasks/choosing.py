@@ -15,6 +15,7 @@ import numpy as np
 from transformer_lab.data.choices import Item
 from transformer_lab.decoding.continuations import Continuations
 from transformer_lab.decoding.generate import Generator
+from transformer_lab.ops.losses import perplexity
 from transformer_lab.tasks.base import Params, Place
 from transformer_lab.tasks.scores import answer_f1, exact_match
 
@@ -138,10 +139,9 @@ def metrics(rows: Iterable[Row]) -> dict[str, tuple[float, float]]:
     if all(len(row["log_probs"]) == 1 for row in rows):
         nats = [-row["log_probs"][0] for row in rows]
         mean, error = _mean(nats)
-        perplexity = math.exp(min(mean, 700.0))
         return {
             "acc": _mean([float(row["greedy"][0]) for row in rows]),
-            "perplexity": (perplexity, perplexity * error),
+            "perplexity": (perplexity(mean), perplexity(mean) * error),
         }
     return {name: _mean([_right(row, by) for row in rows]) for name, by in NORMALISATIONS.items()}
 

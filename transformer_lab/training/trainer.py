@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_lab import models
+from transformer_lab.ops.losses import perplexity
 from transformer_lab.ops.stacked import stack_layers, unstack_layers
 from transformer_lab.tasks.base import Params, Place, Task
 from transformer_lab.terminal import Waiting
@@ -146,7 +147,7 @@ class Trainer:
                 waiting.done += 1
         values = {name: float(total / weight) for name, (total, weight) in sums.items() if weight}
         if "nll" in values:
-            values["perplexity"] = math.exp(min(values.pop("nll"), 700.0))
+            values["perplexity"] = perplexity(values.pop("nll"))
         return values
 
 
