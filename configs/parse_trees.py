@@ -10,7 +10,9 @@ its scores are agreement with that parser.
 time, 200 held-out expressions: labelled F1 0.661, unlabelled 0.679 (right-branching 0.197), 65 % of
 the outputs are trees with a leaf for each word, 58 % all right. Of 200 English outputs 22 % are
 trees, 4.5 % with a leaf for each word, F1 0.024: so short a run is far below right-branching trees
-(unlabelled 0.465). docs/parsing.md has more.
+(unlabelled 0.465). 2026-11-30, `:brown` for 3,000 steps, 2 minutes of one core, 500 test sentences:
+43 % are trees, 13 % with a leaf for each word, F1 0.083, unlabelled 0.102 (right-branching 0.462):
+still far below. docs/parsing.md has more.
 """
 
 from transformer_lab.errors import known

@@ -6,6 +6,10 @@
 Devlin 2019, table 1. Only GLUE's validation sets are at hand (872, 408 and 277 examples): 60 % of
 each are trained on here and 30 % tested, so that the scores lie far below the paper's. The encoder
 of --init_from is BERT, RoBERTa or DistilBERT, such as MiniLM; "head" trains the classifier alone.
+
+2026-11-30, one of 2 cores (AMD EPYC), 10 minutes, MiniLM-L6: test accuracy SST-2 0.809 (head 0.683,
+larger class 0.508), MRPC 0.653 (0.650, 0.680), RTE 0.486 (0.430, 0.518): with 523 sentences it
+learns the one, and from 245 and 166 pairs nothing.
 """
 
 from transformer_lab.sweeps.experiment import Experiment
@@ -29,5 +33,6 @@ def get_experiment(scale: str) -> Experiment:
         metric="accuracy",
         higher_is_better=True,
         changes=SMALL,
+        base={f"{task.row},head": f"{task.row},full" for task in TASKS},
         needs_init_from=True,
     )
