@@ -66,7 +66,7 @@ def get_experiment(scale: str) -> Experiment:
 
 def measure(settings: dict[str, Any]) -> dict[str, float]:
     """The distance and the shares of one row."""
-    train, held, labels, wanted, names = emoji()
+    train, held, labels, wanted, _ = emoji()
     kind, own = settings["pictures"], np.random.default_rng(0)
     if kind == "real":
         some = [own.choice(np.flatnonzero(labels == label)) for label in wanted]

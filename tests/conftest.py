@@ -40,18 +40,18 @@ from transformer_lab import terminal  # noqa: E402
 
 terminal.SELDOM = 3600.0  # no line depends on how long something takes on a busy machine
 
-PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-# The bytes of memory above which a worker gives up what it has compiled: half of its share.
-MOST = os.sysconf("SC_PHYS_PAGES") * PAGE // (2 * WORKERS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _bounded_memory():
-    """Compiled programs of the files before would fill the memory of a small machine."""
+    """A worker gives up what it compiled for the files before if it has half of its share of the
+    memory, where the system tells."""
     yield
     status = Path("/proc/self/statm")
-    if status.exists() and int(status.read_text().split()[1]) * PAGE > MOST:
+    if not status.exists():
+        return
+    if int(status.read_text().split()[1]) > os.sysconf("SC_PHYS_PAGES") // (2 * WORKERS):
         jax.clear_caches()
         gc.collect()
 
