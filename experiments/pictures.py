@@ -22,7 +22,6 @@ docs/pictures.md. `clip` and `named`: held-out emoji 61.7 and 0.83, drawn from t
 """
 
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,7 +32,6 @@ from transformer_lab.data.fetch import fetch
 from transformer_lab.data.images.normalise import Normalisation
 from transformer_lab.data.images.reading import from_array
 from transformer_lab.data.images.sources import ImageConfig, load_images
-from transformer_lab.errors import LabError
 from transformer_lab.ops.image_quality import frechet_distance
 from transformer_lab.pretrained import onnx
 from transformer_lab.sweeps.experiment import Experiment
@@ -100,7 +98,7 @@ def drawn(kind: str, held: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """What a run draws of each wanted category; "codes": what its codes leave of real pictures."""
     path, _, scale = kind.partition(":")
     path = DRAWN["order"] if kind == "codes" else path
-    run = opened(path, {"decode.guidance": float(scale or 1)})
+    run = open_run(path, {"decode.guidance": float(scale or 1)})
     if kind == "codes":
         apply = partial(run.task.apply, run.params)
         both = jax.jit(lambda x: apply(apply(x, method="codes"), method="pictures"))
@@ -110,16 +108,6 @@ def drawn(kind: str, held: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if run.config.task.condition == "text":
         names = emoji()[-1]
     return run.task.draw(run.params, names, 1, 0, run.place)[:, 0]
-
-
-def opened(path: str, changes: dict[str, Any]) -> Any:
-    """The run of a directory. Raises: LabError if there is none."""
-    if not Path(path).is_dir():
-        raise LabError(
-            f"{path}: there is no such run; see the headers of configs/dit_emoji.py, "
-            "configs/codes_emoji.py and configs/clip_emoji.py"
-        )
-    return open_run(path, changes)
 
 
 @cache
@@ -150,7 +138,7 @@ def vectors(pictures: np.ndarray) -> np.ndarray:
 @cache
 def judge() -> Any:
     """The towers that compare pictures with names."""
-    return opened(JUDGE, {})
+    return open_run(JUDGE)
 
 
 def judged(pictures: np.ndarray) -> np.ndarray:

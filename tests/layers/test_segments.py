@@ -1,6 +1,6 @@
 """Segment-level recurrence: equal to masked attention, to cached segments and to decoding."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -105,13 +105,13 @@ def test_a_recalling_layer_mixes_what_is_near_with_what_is_far():
     assert attention["recall_gate"].shape == (2,)
     assert "recall_gate" not in params["params"]["layer_1"]["attention"]
 
-    call = {model: jax.jit(model.apply) for model in (found, plain)}
+    compiled = cache(lambda model: jax.jit(model.apply))
 
     def run(gate, model=found):
         attention["recall_gate"] = jnp.full((2,), gate)
-        return call.setdefault(model, jax.jit(model.apply))(params, x)
+        return compiled(model)(params, x)
 
-    np.testing.assert_allclose(run(-jnp.inf), call[plain](params, x), atol=1e-6)
+    np.testing.assert_allclose(run(-jnp.inf), compiled(plain)(params, x), atol=1e-6)
     assert np.abs(run(0.0) - run(-jnp.inf))[0, 4:].max() > 1e-2
     np.testing.assert_allclose(run(jnp.inf)[:, :2], run(-jnp.inf)[:, :2], atol=1e-6)  # none is far
     order = jnp.arange(8)

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 from transformer_lab.errors import LabError, known
@@ -72,10 +73,14 @@ class SourceConfig:
                 raise LabError(f"config.data.{name} = {value} is negative: use 0")
 
 
+def source_of(config: SourceConfig) -> ModuleType:
+    """The file of the config's source. Raises: LabError if none has its name."""
+    return kind(SOURCES, f"def {config.KIND}", "config.data.source", config.source)
+
+
 def read(config: SourceConfig, *more: Any) -> Any:
     """The result of the config's source; a report among the arguments is counted up."""
-    module = kind(SOURCES, f"def {config.KIND}", "config.data.source", config.source)
-    return getattr(module, config.KIND)(config, *more)
+    return getattr(source_of(config), config.KIND)(config, *more)
 
 
 def read_items(config: SourceConfig) -> tuple[Found, Report]:

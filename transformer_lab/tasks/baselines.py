@@ -13,6 +13,7 @@ from transformer_lab.data import labelled, tfidf
 from transformer_lab.data.series import load_series
 from transformer_lab.errors import LabError, known
 from transformer_lab.ops.forecasts import METHODS
+from transformer_lab.ops.losses import perplexity
 from transformer_lab.tasks import forecasting, scores
 from transformer_lab.tasks.counted_tags import CountedTags
 from transformer_lab.terminal import Waiting, waited
@@ -122,7 +123,7 @@ def language(sections: dict[str, Any], build: Build, order: int) -> Found:
             documents, sizes = task.encode_split(split)
             nats, tokens, right = _score(model, documents)
             yield f"{number}-grams", split, len(documents), {
-                "loss": nats / tokens, "perplexity": math.exp(nats / tokens),
+                "loss": nats / tokens, "perplexity": perplexity(nats / tokens),
                 "bits_per_byte": nats / math.log(2) / sizes.sum(), "accuracy": right,
             }  # fmt: skip
 

@@ -17,7 +17,7 @@ from transformer_lab.data.images import batches, normalise, sources
 from transformer_lab.data.images.augment import AugmentConfig
 from transformer_lab.data.images.reading import read_image
 from transformer_lab.data.images.video import read_clip
-from transformer_lab.data.splits import SPLITS
+from transformer_lab.data.splits import SPLITS, source_of
 from transformer_lab.errors import LabError, fractions
 from transformer_lab.models.base import ImageEncoder, Patches
 from transformer_lab.ops.heads import mean_distance, patch_places
@@ -35,8 +35,6 @@ from transformer_lab.tasks.labels import Labelled
 from transformer_lab.terminal import waited
 
 FORM = "images.json"  # size, channels and normalisation of the model's images
-
-OF_ALL_SIZES = ("folders", "table", "stamp_categories")  # sources whose images have many sizes
 
 NO_CLASSES = (
     'a model with model.head = "none" has no classes to learn or to predict: embed gives its '
@@ -92,10 +90,12 @@ class ImageClassification(Labelled):
         self.batch: batches.ImageBatchConfig = self.sections["batch"]
         self._form = json.loads((self.assets_given or {}).get(FORM, b"{}"))
         data, image_size = self.sections["data"], model_config.image_size
-        of_set = data.source not in OF_ALL_SIZES
+        size = data.size or tuple(self._form.get("size", ()))
+        if not size and getattr(source_of(data), "MANY_SIZES", False):
+            size = image_size
         self.data_config = replace(
             data,
-            size=data.size or tuple(self._form.get("size", () if of_set else image_size)),
+            size=size,
             channels=data.channels or self._form.get("channels", 0),
             frames=data.frames or self._form.get("frames", 0),
         )

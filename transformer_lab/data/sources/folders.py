@@ -15,6 +15,7 @@ from transformer_lab.errors import LabError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".ogv", ".gif")
 Labelled = list[tuple[Path, str]]
+MANY_SIZES = True  # of the images, which take the size of the model
 
 
 def images(config: Any) -> FoundImages:

@@ -11,6 +11,7 @@ from transformer_lab.errors import LabError
 PACKAGE = "tuxpaint-stamps-default"
 LICENCE = "GPL-2"
 LEFT_OUT = "symbols"  # a category of letters, numbers and signs, most of them in two forms
+MANY_SIZES = True  # of the images, which take the size of the model
 
 
 def images(config: Any) -> FoundImages:

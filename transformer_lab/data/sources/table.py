@@ -11,6 +11,8 @@ from transformer_lab.data.sources.folders import Labelled, with_classes
 from transformer_lab.data.splits import SPLITS
 from transformer_lab.errors import LabError
 
+MANY_SIZES = True  # of the images, which take the size of the model
+
 
 def images(config: Any) -> FoundImages:
     """A .csv, .tsv or .jsonl file, or a folder with one for each split.
