@@ -25,31 +25,38 @@ EXAMPLES = {"cpu": 25_600, "paper": 819_200}
 
 
 def get_experiment(scale: str) -> Experiment:
-    """Rows LOSS,rows=BATCH."""
+    """Rows LOSS,rows=BATCH, and with ",equal_steps" as many steps as a batch of 128 makes."""
     losses = vary("config", {loss: f"{FILE}:{loss}" for loss in LOSSES})
-    batches = [
-        Variation(
-            f"rows={rows}",
-            {
-                "batch.rows": rows,
-                "steps": EXAMPLES[scale] // rows,
-                "optimizer.warmup_steps": EXAMPLES[scale] // rows // 10,
-                "optimizer.learning_rate": round(4e-3 * (rows / 256) ** 0.5, 6),
-            },
-        )
+    batches = [_row(f"rows={rows}", rows, EXAMPLES[scale] // rows) for rows in BATCHES]
+    batches += [
+        _row(f"rows={rows},equal_steps", rows, EXAMPLES[scale] // 128)
         for rows in BATCHES
+        if rows != 128
     ]
     small = {"model.image.layers": 2, "eval_every": 100_000, "save_every": 400, "keep": 1}
     return Experiment(
         config=FILE,
-        variations=seeds(grid(losses, batches), 1 if scale == "cpu" else 3),
+        variations=seeds(grid(losses, batches), 3),
         metric="zero_shot_top5",
         higher_is_better=True,
         columns=("zero_shot_top1", "category_top1", "image_to_text_recall_10"),
+        also=("category_top1",),
         changes={"tensorboard": False, "task.samples": 0} | (small if scale == "cpu" else {}),
-        base={f"sigmoid,{row.row}": f"softmax,{row.row}" for row in batches},
+        base={f"sigmoid,{row.row}": f"softmax,{row.row}" for row in batches}
+        | {f"softmax,{row.row}": "softmax,rows=128" for row in batches},
         plot=plot,
     )
+
+
+def _row(name: str, rows: int, steps: int) -> Variation:
+    rate = round(4e-3 * (rows / 256) ** 0.5, 6)
+    return Variation(
+        name,
+        {
+            "batch.rows": rows, "steps": steps, "optimizer.warmup_steps": steps // 10,
+            "optimizer.learning_rate": rate,
+        },
+    )  # fmt: skip
 
 
 def plot(table) -> Figure:

@@ -15,7 +15,7 @@ feed-forward 14.21 and 15.99; learned positions 13.91; no dropout 18.48, four la
 
 from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
-from transformer_lab.sweeps.variations import Variation
+from transformer_lab.sweeps.variations import Variation, seeds
 
 LABELS = {
     "base": "base", "A_heads_x1": "A, 1 head", "A_heads_x4": "A, 4 heads",
@@ -29,12 +29,17 @@ LABELS = {
 }  # fmt: skip
 
 
+DECIDING = (  # sentences rest on them: three seeds at scale cpu
+    "base", "A_heads_x1", "A_heads_x32", "B_key_quarter", "C_layers_third", "C_layers_four_thirds",
+    "C_width_half", "D_dropout_0", "D_dropout_0.2", "E_learned",
+)  # fmt: skip
 BIG = Variation("big", {"config": "configs/transformer_big.py"})
 
 
-def variations(layers: int, width: int, heads: int) -> list[Variation]:
-    """The table's rows around a base model; heads of width / heads each."""
-    key = width // heads
+def variations(layers: int, width: int, heads: int, rate: float) -> list[Variation]:
+    """The table's rows around a base model with heads of width / heads each; the learning rate
+    goes with the root of 1 / width (equation 3)."""
+    key, rates = width // heads, {x: {"optimizer.learning_rate": rate * x**-0.5} for x in (0.5, 2)}
     changes = {
         "base": {},
         **{f"A_heads_x{n}": {"heads": n, "head_dim": width // n} for n in (1, 4, 16, 32)},
@@ -52,24 +57,35 @@ def variations(layers: int, width: int, heads: int) -> list[Variation]:
         "E_learned": {"positions": "learned"},
     }
     rows = [Variation(name, {f"model.{k}": v for k, v in x.items()}) for name, x in changes.items()]
+    for row in rows:
+        row.changes.update(rates.get(row.changes.get("model.width", width) / width, {}))
     smoothing = (Variation(f"D_smoothing_{x:g}", {"task.label_smoothing": x}) for x in (0.0, 0.2))
     return [*rows[:-1], *smoothing, rows[-1]]
 
 
 def get_experiment(scale: str) -> Experiment:
-    """450 steps of a model of 3 layers and width 128, or the base model."""
+    """1,600 steps of a model of 3 layers and width 128, or the base model."""
     small = scale == "cpu"
+    rows = variations(3, 128, 8, 3e-3)
+    if not small:
+        rows = [*variations(6, 512, 8, (512 * 4000) ** -0.5), BIG]
+    decide = [row for row in rows if row.row in DECIDING] if small else rows
     return Experiment(
         config="configs/translate_en_fr.py" if small else "configs/transformer_base.py",
-        variations=variations(3, 128, 8) if small else [*variations(6, 512, 8), BIG],
+        # One seed of each row first, so that a sweep that is stopped has all rows
+        variations=seeds(rows, 1) + [x for x in seeds(decide, 3) if x.changes["seed"]],
         metric="bleu",
         higher_is_better=True,
-        columns=("chrf", "loss"),
-        changes={
-            "steps": 450, "model.layers": 3, "model.width": 128, "model.heads": 8,
-            "model.head_dim": 16, "model.feed_forward_width": 512, "tensorboard": False,
-        } if small else {"average": 1},
+        columns=("perplexity", "chrf", "loss"),
+        also=("perplexity",),
+        changes={"average": 1} | ({
+            "steps": 1600, "batch.tokens_per_batch": 1024, "eval_every": 1600, "save_every": 800,
+            "model.layers": 3, "model.width": 128, "model.heads": 8, "model.head_dim": 16,
+            "model.feed_forward_width": 512, "optimizer.warmup_steps": 160, "optimizer.b1": 0.9,
+            "optimizer.b2": 0.98, "optimizer.epsilon": 1e-9, "tensorboard": False, "keep": 1,
+        } if small else {}),
         paper=papers.VASWANI_TABLE3,
         paper_rows=LABELS | ({} if small else {"big": "big"}),
+        compares={"BLEU, newstest2013": "bleu", "perplexity, newstest2013": "perplexity"},
         base="base",
     )  # fmt: skip

@@ -89,6 +89,25 @@ def test_other_scores_get_a_verdict_as_well(tmp_path):
     )  # fmt: skip
 
 
+def test_a_score_of_which_less_is_better_has_its_own_column_of_the_paper(tmp_path):
+    """Vaswani 2017, table 3: the row of higher BLEU has the lower perplexity, there as here."""
+    scores = {"base": [(0, 20), (0, 22)], "x": [(0, 24), (0, 26.1)]}
+    paper = PLAN["paper"] | {
+        "columns": ["BLEU", "perplexity"], "rows": {"base": [25.0, 5.0], "x": [26.0, 4.5]},
+    }  # fmt: skip
+    plan = {"higher_is_better": True, "paper": paper, "base": {"x": "base"}, "also": ["-step"]}
+    table = read_table(make_sweep(tmp_path, scores, **plan, compares={"perplexity": "step"}))
+    for run, step in zip(
+        (run for row in table.rows for run in row.runs), (9, 9, 5, 6), strict=True
+    ):
+        run.values["test/step"] = step
+    assert [(x.score, x.difference, x.column, x.published_difference, x.says)
+            for x in verdicts(table)] == [
+        ("accuracy", pytest.approx(4.05), "BLEU", 1.0, "better, same direction"),
+        ("step", -3.5, "perplexity", -0.5, "better, same direction"),
+    ]  # fmt: skip
+
+
 def test_a_summary_makes_the_same_tables(sweep, tmp_path):
     table = read_table(sweep)
     write_json(tmp_path / "kept.json", summary(table))

@@ -28,8 +28,8 @@ class Verdict(NamedTuple):
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """A verdict on each row that has a base, and one for each other score that plan["also"] names
-    (of which, as of the metric, more or less is better)."""
+    """A verdict on each row that has a base, and one for each other score that plan["also"] names:
+    of "rougeL" more is better where more is better of the metric, of "-loss" it is the reverse."""
     rows, also = {row.name: row for row in table.rows}, table.plan["also"]
     bases = table.plan["base"].items()
     pairs = [(rows[name], rows[base]) for name, base in bases if {name, base} <= rows.keys()]
@@ -54,19 +54,24 @@ def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
 
 def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
     """On one score; without a name on the one that the paper's column is compared with."""
-    paper = {} if score else plan["paper"]
+    turned, score = score.startswith("-"), score.removeprefix("-")
+    paper = plan["paper"]
     figures, theirs = (paper["rows"].get(x.name, []) if paper else [] for x in (row, base))
     column, published, apart = "", None, None
     for name, figure, other in zip(paper.get("columns", []), figures, theirs, strict=False):
-        if figure is not None and other is not None:
+        compared = not score or plan["compares"].get(name) == score
+        if compared and figure is not None and other is not None:
             column, published, apart = name, figure, figure - other
             break
     of_paper = plan["compares"].get(column, plan["metric"]) if column else plan["metric"]
-    higher = plan["higher_is_better"] if of_paper == plan["metric"] else paper["higher_is_better"]
-    score = score or of_paper
+    if score:  # where the paper has one, it is the same score as ours
+        higher = theirs_higher = plan["higher_is_better"] != turned
+    else:
+        score, theirs_higher = of_paper, paper.get("higher_is_better", True)
+        higher = plan["higher_is_better"] if score == plan["metric"] else theirs_higher
     difference, error, count = paired(row, base, f"test/{score}")
     ours = difference if higher else -difference
-    known = None if apart is None else apart if paper["higher_is_better"] else -apart
+    known = None if apart is None else apart if theirs_higher else -apart
     says = _says(ours, error, count, known)
     facts = (score, difference, error, count, column, published, apart)
     return Verdict(row.name, base.name, *facts, says)
