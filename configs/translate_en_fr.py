@@ -4,6 +4,8 @@ python -m transformer_lab train --config=configs/translate_en_fr.py --workdir=ru
 
 2026-11-28, 2 cores (AMD EPYC, AVX-512): 3 min 57 s for the whole command in a fresh environment;
 BLEU 38.60 and chrF 55.94 on 500 held-out pairs, greedy, mean of the last 3 checkpoints.
+
+`:few` leaves 1,563 pairs to train on, for twenty epochs of a smaller model, which overfits them.
 """
 
 from transformer_lab.errors import known
@@ -11,8 +13,8 @@ from transformer_lab.training.config import default_config
 
 
 def get_config(arg: str = ""):
-    """No argument is taken."""
-    known("configs/translate_en_fr.py:", arg, ("",))
+    """`arg` is empty or few."""
+    known("configs/translate_en_fr.py:", arg, ("", "few"))
     config = default_config(model="encoder_decoder", task="translation")
     config.steps = 1050
     config.log_every = 50
@@ -33,4 +35,11 @@ def get_config(arg: str = ""):
         max_length=96,
     )
     config.optimizer.update(learning_rate=3e-3, warmup_steps=200, schedule="cosine")
+    if arg == "few":
+        config.steps, config.average = 900, 1
+        config.eval_every = config.save_every = 450
+        config.data.validation_size = 9000  # the others are then too few to learn French
+        config.batch.tokens_per_batch = 1024
+        config.model.update(width=96, head_dim=24, feed_forward_width=384)
+        config.optimizer.warmup_steps = 90
     return config

@@ -77,7 +77,7 @@ def get_experiment(scale: str) -> Experiment:
         metric="bleu",
         higher_is_better=True,
         columns=("perplexity", "chrf", "loss"),
-        also=("perplexity",),
+        also=("-perplexity",),
         changes={"average": 1} | ({
             "steps": 1600, "batch.tokens_per_batch": 1024, "eval_every": 1600, "save_every": 800,
             "model.layers": 3, "model.width": 128, "model.heads": 8, "model.head_dim": 16,

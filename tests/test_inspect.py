@@ -15,7 +15,7 @@ from transformer_lab import cli
 from transformer_lab.commands import inspect
 from transformer_lab.errors import LabError
 from transformer_lab.models import decoder
-from transformer_lab.models.presets import TABLES
+from transformer_lab.models.presets import TABLES, design
 from transformer_lab.ops import experts
 from transformer_lab.training import compiling
 from transformer_lab.training.config import default_config, fields_of, resolve
@@ -41,6 +41,28 @@ def test_every_preset_has_a_row_with_its_figures():
     want = flops * 300e9 / (312e12 * 0.4) / 86_400
     assert float(row[-2].replace(",", "")) == pytest.approx(want, rel=1e-4)
     assert float(row[-1]) == pytest.approx(want / 1024, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "norm", "positions", "inner", "biases"), [
+    ("gpt1", "layer_norm last", "learned", "gelu_tanh", "all"),
+    ("gpt3_175b", "layer_norm first", "learned", "gelu_tanh", "all"),
+    ("opt_175b", "layer_norm first", "learned", "relu", "all"),
+    ("palm_540b", "layer_norm first", "rope", "swiglu", "none"),
+    ("bloom_176b", "layer_norm first", "alibi", "gelu_tanh", "all"),
+    ("glm_130b", "layer_norm last, residuals scaled", "rope", "geglu", "all"),
+    ("galactica_120b", "layer_norm first", "learned", "gelu", "none"),
+    ("gopher_280b", "rms_norm first", "transformer_xl", "gelu_tanh", "all"),
+    ("llama_65b", "rms_norm first", "rope", "swiglu", "none"),
+    ("deepseek_moe_16b", "rms_norm first", "rope", "swiglu, experts", "none"),
+    ("mamba_2.8b", "rms_norm first", "none", "none", "none"),
+])  # fmt: skip
+def test_the_table_of_architectures_has_what_the_papers_choose(
+    name, norm, positions, inner, biases
+):
+    row = design(name, TABLES["decoders"][name])
+    assert [row[key] for key in ("norm", "positions", "feed-forward", "biases")] == [
+        norm, positions, inner, biases,
+    ]  # fmt: skip
 
 
 def test_days_follow_the_papers_tokens_and_are_unknown_without():

@@ -3,8 +3,9 @@
     transformer_lab inspect --table=decoders
 
 Tables: encoder_decoders, decoders, encoders and vision (published sizes beside the papers'
-figures, what training costs a token and what a decoding cache holds of one) and positions (what
-each kind of positions can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4
+figures, what training costs a token and what a decoding cache holds of one), architectures (the
+published decoders' norms, positions, activations and biases) and positions (what each kind of
+positions can do, measured). `--devices=1024 --peak_tflops=312 --utilisation=0.4
 [--tokens=300e9]` adds the days that training takes. `--config=FILE` shows one config's model
 instead: its modules, shapes, parameters, FLOPs and bytes, with the sizes that its data gives it.
 `--table=adapting --init_from=hf:DIR` (or a run) shows what each way of adapting that model keeps in
@@ -48,7 +49,7 @@ from transformer_lab.training.sources import open_source
 from transformer_lab.training.state import init_state
 from transformer_lab.training.trainer import Trainer
 
-TABLES = (*presets.TABLES, "positions", "adapting")
+TABLES = (*presets.TABLES, "architectures", "positions", "adapting")
 WAYS = (*((method, "float32") for method in METHODS), ("lora", "int8"), ("lora", "nf4"))
 ADAPTER_WIDTH = 48
 LAYER = re.compile(r"layer_(\d+)")
@@ -86,6 +87,8 @@ def main(_: list[str]) -> None:
         if not flags.FLAGS.init_from:
             raise LabError("--table=adapting needs --init_from=hf:DIR, or a run: which model?")
         rows = list(adapting_rows(open_source(flags.FLAGS.init_from).model))
+    elif name == "architectures":
+        rows = [presets.design(*item) for item in presets.DECODERS.items()]
     elif name == "positions":
         rows = [position_row(kind) for kind in CHOICES["positions"]]
     else:

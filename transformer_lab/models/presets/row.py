@@ -24,6 +24,34 @@ class Preset:
     training_source: str = ""
 
 
+PLACES = {"pre": "first", "post": "last", "deep": "last, residuals scaled"}
+
+
+def design(name: str, preset: Preset) -> dict[str, str]:
+    """A decoder's choices, as surveys list them (Zhao 2023, arXiv 2303.18223, "model cards")."""
+    config = preset.config
+    attends = config.mixer.kind == "attention"
+    shared = f", keys {config.kv_heads}" if config.kv_heads < config.heads else ""
+    routed = config.feed_forward == "experts" or any("experts" in x for x in config.layer_kinds)
+    inner = config.feed_forward if config.feed_forward in ("none", "shifted") else config.activation
+    biases = {"attention": attends and config.attention_bias, "inner": config.feed_forward_bias}
+    if config.norm == "layer_norm":
+        biases["norm"] = config.norm_bias
+    named = [kind for kind, has in biases.items() if has]
+    return {
+        "preset": name,
+        "mixer": config.mixer.kind + (", parallel" if config.block == "parallel" else ""),
+        "layers": str(config.layers),
+        "width": f"{config.width:,}",
+        "heads": f"{config.heads}{shared}" if attends else "-",
+        "context": f"{config.max_length:,}" if attends else "-",
+        "norm": f"{config.norm} {PLACES[config.norm_place]}",
+        "positions": config.positions,
+        "feed-forward": inner + (", experts" if routed else ""),
+        "biases": "all" if all(biases.values()) else ", ".join(named) or "none",
+    }
+
+
 def presets(
     kind: str,
     base: Any,
