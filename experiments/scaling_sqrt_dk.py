@@ -37,8 +37,9 @@ def get_experiment(scale: str) -> Experiment:
     return Experiment(
         config="",
         variations=seeds(grid(vary("scaled", SCALED), vary("d_k", WIDTHS[scale])), 5),
-        metric="entropy",
-        columns=("score_variance", "largest_weight", "score_gradient", "first_loss", "loss"),
+        metric="loss",
+        columns=("entropy", "score_variance", "largest_weight", "score_gradient", "first_loss"),
+        base={f"unscaled,d_k={d}": f"scaled,d_k={d}" for d in WIDTHS[scale]},
         measure=measure,
         plot=plot,
     )

@@ -29,13 +29,15 @@ class Verdict(NamedTuple):
 
 def verdicts(table: Table) -> list[Verdict]:
     """A verdict on each row that has a base, and one for each other score that plan["also"] names:
-    of "rougeL" more is better where more is better of the metric, of "-loss" it is the reverse."""
+    of "rougeL" more is better where more is better of the metric, of "-loss" it is the reverse. A
+    row whose runs lack such a score has no verdict on it."""
     rows, also = {row.name: row for row in table.rows}, table.plan["also"]
     bases = table.plan["base"].items()
     pairs = [(rows[name], rows[base]) for name, base in bases if {name, base} <= rows.keys()]
     return [
         _verdict(table.plan, row, base, score)
         for row, base in pairs if row.finished for score in ("", *also)
+        if not score or row.numbers(f"test/{score.removeprefix('-')}")
     ]  # fmt: skip
 
 
