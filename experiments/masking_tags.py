@@ -9,8 +9,6 @@ documents of the Brown corpus: the encoders of the first command, with all weigh
 or with a classifier on states that stay as they are (`head`).
 """
 
-from dataclasses import replace
-
 from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment, load_module
 from transformer_lab.sweeps.variations import Variation
@@ -28,9 +26,6 @@ def get_experiment(scale: str) -> Experiment:
         for run in first.get_experiment(scale).variations
     ]
     rows = dict.fromkeys(run.row for run in starts)
-    table = papers.DEVLIN_TABLE8.rows  # MNLI, then entities by fine-tuning and by features
-    figures = {f"{x}, full": (table[x][1], None) for x in table}
-    figures |= {f"{x}, head": (None, table[x][2]) for x in table}
     return Experiment(
         config="configs/finetune_pos.py",
         variations=starts,
@@ -42,12 +37,11 @@ def get_experiment(scale: str) -> Experiment:
             "keep": 1, "optimizer.warmup_steps": 20, "batch.max_length": 64, "batch.buckets": 2,
             "task.samples": 0, "tensorboard": False,
         },
-        paper=replace(
-            papers.DEVLIN_TABLE8, columns=papers.DEVLIN_TABLE8.columns[1:], rows=figures
-        ),
+        paper=papers.DEVLIN_TABLE8_ENTITIES,
         paper_rows={
             f"{name},{method}": f"{'/'.join(map(str, shares))}, {method}"
-            for shares, name in first.NAMES.items() for method in RATES
+            for shares, name in first.NAMES.items()
+            for method in RATES
         },
         base={row: f"{first.NAMES[80, 10, 10]},{row.split(',')[1]}" for row in rows},
     )  # fmt: skip

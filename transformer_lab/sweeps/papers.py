@@ -75,6 +75,11 @@ DEVLIN_TABLE8 = Published(
     {"80/10/10": (84.2, 95.4, 94.9), "100/0/0": (84.3, 94.9, 94.0), "80/0/20": (84.1, 95.2, 94.6),
      "80/20/0": (84.4, 95.2, 94.7), "0/20/80": (83.7, 94.8, 94.6), "0/0/100": (83.6, 94.9, 94.6)},
 )
+DEVLIN_TABLE8_ENTITIES = dataclasses.replace(
+    DEVLIN_TABLE8, columns=DEVLIN_TABLE8.columns[1:],
+    rows={f"{row}, full": (full, None) for row, (_, full, _) in DEVLIN_TABLE8.rows.items()}
+    | {f"{row}, head": (None, head) for row, (*_, head) in DEVLIN_TABLE8.rows.items()},
+)
 HU_TABLE2 = Published(
     "Hu 2021 (arXiv 2106.09685v2), table 2, RoBERTa base",
     ("SST-2, %", "mean of GLUE, %", "trained, millions"), True,
