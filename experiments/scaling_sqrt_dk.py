@@ -8,11 +8,12 @@ on. Entropy in nats of 64 keys (even attention: 4.159), the largest weight, and 
 of the gradient that reaches a score from outputs of unit gradient; and the loss of keys that learn
 to look themselves up. Five seeds, 2 minutes of a core; scale paper has wider heads.
 
-2026-11-28, and the same digits on 2026-11-30: scaled, all widths are alike (entropy 3.68 to 3.74, gradient 0.023). Unscaled, the
-entropy falls to 1.37 at d_k = 16, 0.59 at 64 and 0.12 at 1024, where the largest weight has 0.950.
-The gradient first grows, to 0.040 at d_k = 16, and is below the scaled one's only at 1024 (0.019).
-After 100 steps the loss is 0.39 scaled and 0.08 unscaled at d_k = 16, but 0.003 and 0.012 at 256,
-0.007 and 0.029 at 1024: as the paper says where heads are wide, the other way where narrow.
+2026-11-30, the same digits as on 2026-11-28 on another machine: scaled, all widths are alike
+(entropy 3.68 to 3.74, gradient 0.023). Unscaled, the entropy falls to 1.37 at d_k = 16, 0.59 at 64
+and 0.12 at 1024, where the largest weight has 0.950. The gradient first grows, to 0.040 at d_k =
+16, and is below the scaled one's only at 1024 (0.019). After 100 steps the loss is 0.39 scaled and
+0.08 unscaled at d_k = 16, but 0.003 and 0.012 at 256, 0.007 and 0.029 at 1024: as the paper says
+where heads are wide, the other way where narrow.
 """
 
 from functools import partial
