@@ -1,5 +1,6 @@
 """Which dropout suits a small translator that overfits (Vaswani 2017, table 3, row D)?
 python -m transformer_lab sweep --experiment=experiments/dropout.py --workdir=runs/dropout
+2026-11-30: BLEU 13.8, 16.3 and 14.2 at 0, 0.1 and 0.2, three seeds; 0.3 and 0.4 not run.
 """
 
 from transformer_lab.sweeps.experiment import Experiment

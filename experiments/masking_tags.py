@@ -7,6 +7,11 @@ Devlin 2019, table 8, judges what stood in hidden tokens' places by what comes o
 named entities by fine-tuning, and by a classifier on features. Here parts of speech on held-out
 documents of the Brown corpus: the encoders of the first command, with all weights trained (`full`)
 or with a classifier on states that stay as they are (`head`).
+
+2026-11-30, one of 2 cores (Intel Xeon), three seeds, 16 minutes: by `head` 0.771 of the words right
+after 80/10/10, 0.679 after [MASK] alone, 0.572 after random tokens alone. As by features in the
+paper, an encoder that predicts at a [MASK] alone has the worse states for words to be read. Not
+run: `full` and the other shares, 20 runs of about 2 minutes.
 """
 
 from transformer_lab.sweeps import papers
