@@ -11,14 +11,11 @@ devices that do many things at once.
 Scale cpu: width 128, lengths to 2,048, seconds on 2 cores; scale paper: width 512, to
 16,384, for a GPU of 80 GB.
 
-2026-11-28, 2 quiet cores, 10 seconds: exponents of time 2.37 self-attention, 1.13 a window of 64,
-0.96 recurrence and 1.22 convolution; of memory 2.13, 1.12, 0.96 and 0.88. As in the table.
-
-2026-11-29, 2 cores (AMD EPYC) that other work kept busy, the lower times of two runs, 512 to 2,048:
-exponents of time 1.10 linear attention, 1.15 with gates, 1.17 Mamba-2, 0.86 Mamba, 1.20 RWKV; of
-memory 0.85, 0.93, 0.84, 1.00 and 1.00. Squares of 64, as in Swin, measured once: time 0.82, memory
-1.13, 0.0036 s at 2,048. Mamba's states take 242 MB at 2,048, Mamba-2's 6.9: chunks
-keep the state between them alone.
+2026-11-30, one core (Intel Xeon), a minute, exponents of time from 512 to 2,048: 2.02
+self-attention, 0.85 a window of 64, 1.02 squares of 64, 0.84 recurrence, 0.88 convolution, 1.00
+linear attention, 1.06 with gates, 0.99 Mamba-2, 1.37 Mamba, 0.98 RWKV; of memory 2.13 and for all
+others 0.84 to 1.13. Mamba's states take 137 MB at 2,048, Mamba-2's 6.9: chunks keep the state
+between them alone.
 """
 
 import time
