@@ -3,16 +3,18 @@
 python -m transformer_lab sweep --experiment=experiments/clip_batch.py --workdir=runs/clip_batch
 
 Zhai 2023 (SigLIP), figure 2: by small batches the sigmoid is ahead of the softmax, and both are
-sated at 32 thousand. Here emoji and their names, batches of 32 to 256, as many examples for all
-(the smaller the batch, the more steps); rates grow with the root of the batch, a tenth of the steps
-warms up. The zero-shot scores are of 382 held-out concepts (chance: top-1 0.0026).
+sated at 32 thousand. Here emoji and their names, batches of 32 to 256, with as many examples for
+all (the smaller the batch, the more steps) and, in the rows "equal_steps", as many steps as a batch
+of 128 makes; rates grow with the root of the batch, a tenth of the steps warms up. The zero-shot
+scores are of 382 held-out concepts (chance: top-1 0.0026).
 
 Scale cpu: 25,600 examples, a twentieth of what configs/clip_emoji.py sees, by its model with two
-layers a tower; one seed, eight runs. At scale paper 819,200, three seeds.
+layers a tower; three seeds, 42 runs, planned for 70 minutes of one core (a run of batches of 32
+takes two minutes). At scale paper 819,200 examples.
 
-2026-11-28, 6 minutes on 2 cores: at equal examples small batches are ahead, since they make more
-steps (category 0.35 at 32, 0.11 at 256); that the sigmoid suits them better is not to be seen (a
-thirtieth of 382 concepts is known to either).
+2026-11-28, one seed at equal examples, 6 minutes on 2 cores: small batches are ahead, since they
+make more steps (category 0.35 at 32, 0.11 at 256); that the sigmoid suits them better is not to be
+seen (a thirtieth of 382 concepts is known to either). The three seeds were not run.
 """
 
 from matplotlib.figure import Figure
