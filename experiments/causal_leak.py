@@ -41,7 +41,7 @@ def get_experiment(scale: str) -> Experiment:
         config="configs/smoke.py",
         variations=seeds(grid(CPU if scale == "cpu" else PAPER, masks), 3),
         metric="loss",
-        also=("-bleu",),
+        also=("bleu",),
         base={f"{model.row},leaking": f"{model.row},masked" for model in CPU},
         columns=("bits_per_byte", "accuracy", "bleu", "chrf"),
         changes={"tensorboard": False},

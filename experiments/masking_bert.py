@@ -27,12 +27,6 @@ NAMES = {shares: "mask{}_same{}_random{}".format(*shares) for shares in SHARES}
 DECIDING = {NAMES[shares] for shares in ((80, 10, 10), (100, 0, 0), (0, 0, 100))}  # three seeds
 
 
-def named_seeds(rows: list[Variation]) -> list[Variation]:
-    """Three seeds of the rows on which sentences rest, then one of each other."""
-    decide = [row for row in rows if row.row in DECIDING]
-    return seeds(decide, 3) + seeds([row for row in rows if row not in decide], 1)
-
-
 def get_experiment(scale: str) -> Experiment:
     """At scale paper BERT base on 131,072 tokens a step of Wikipedia, three seeds."""
     rows = [
@@ -54,7 +48,7 @@ def get_experiment(scale: str) -> Experiment:
     small = {"steps": 800, "eval_every": 200, "save_every": 400, "keep": 1, "task.samples": 0}
     return Experiment(
         config="configs/bert_brown.py" + (":original" if scale == "paper" else ""),
-        variations=seeds(rows, 3) if scale == "paper" else named_seeds(rows),
+        variations=seeds(rows, 3, None if scale == "paper" else DECIDING),
         metric="mlm_loss",
         columns=("mlm_accuracy", "nsp_loss", "nsp_accuracy"),
         changes={"tensorboard": False, "task.score_masked": True}

@@ -56,12 +56,12 @@ def get_experiment(scale: str) -> Experiment:
     rows = chain(grid(NORMS, warmup), grid(BARE, warmup[:1]))
     base = {row.row: "pre_layer_norm" for row in rows}
     base |= {f"{row.row},no_warmup": row.row for row in NORMS}
-    decide = [row for row in rows if row.row.split(",")[0] in DECIDING]
-    others = [row for row in rows if row not in decide]
-    cpu = chain(seeds(decide, 3), seeds(others, 1))
+    decide = [row.row for row in rows if row.row.split(",")[0] in DECIDING]
     return Experiment(
         config="configs/gpt_positions.py:rope",
-        variations=cpu if small else seeds(grid(rows, vary("optimizer.learning_rate", RATES)), 3),
+        variations=seeds(rows, 3, decide)
+        if small
+        else seeds(grid(rows, vary("optimizer.learning_rate", RATES)), 3),
         tuned="" if small else "learning_rate",
         metric="bits_per_byte",
         columns=("perplexity",),

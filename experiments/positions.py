@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
-from transformer_lab.sweeps.variations import Variation, chain, seeds, vary
+from transformer_lab.sweeps.variations import Variation, seeds, vary
 
 FILE = "configs/gpt_positions.py"
 KINDS = (
@@ -35,11 +35,10 @@ def get_experiment(scale: str) -> Experiment:
     kinds = vary("config", {kind: f"{FILE}:{kind}" for kind in KINDS})
     changes = {"config": f"{FILE}:sinusoidal", "model.embedding_scale": False}
     unscaled = Variation("sinusoidal_unscaled", changes)
-    decide = [row for row in kinds if row.row in DECIDING] + [unscaled]
-    others = [row for row in kinds if row.row not in DECIDING]
+    decide = (*DECIDING, unscaled.row) if scale == "cpu" else None
     return Experiment(
         config=FILE,
-        variations=chain(seeds(decide, 3), seeds(others, 1 if scale == "cpu" else 3)),
+        variations=seeds([*kinds, unscaled], 3, decide),
         metric="bits_per_byte",
         columns=tuple(f"bits_per_byte_{n}" for n in LENGTHS[1:]),
         changes={"tensorboard": False}

@@ -70,15 +70,13 @@ def get_experiment(scale: str) -> Experiment:
     rows = variations(3, 128, 8, 3e-3)
     if not small:
         rows = [*variations(6, 512, 8, (512 * 4000) ** -0.5), BIG]
-    decide = [row for row in rows if row.row in DECIDING] if small else rows
     return Experiment(
         config="configs/translate_en_fr.py" if small else "configs/transformer_base.py",
-        # One seed of each row first, so that a sweep that is stopped has all rows
-        variations=seeds(rows, 1) + [x for x in seeds(decide, 3) if x.changes["seed"]],
+        variations=seeds(rows, 3, DECIDING if small else None),
         metric="bleu",
         higher_is_better=True,
         columns=("perplexity", "chrf", "loss"),
-        also=("-perplexity",),
+        also=("perplexity",),
         changes={"average": 1} | ({
             "steps": 1600, "batch.tokens_per_batch": 1024, "eval_every": 1600, "save_every": 800,
             "model.layers": 3, "model.width": 128, "model.heads": 8, "model.head_dim": 16,

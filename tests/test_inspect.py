@@ -15,7 +15,8 @@ from transformer_lab import cli
 from transformer_lab.commands import inspect
 from transformer_lab.errors import LabError
 from transformer_lab.models import decoder
-from transformer_lab.models.presets import TABLES, design
+from transformer_lab.models.presets import TABLES
+from transformer_lab.models.presets.row import architecture
 from transformer_lab.ops import experts
 from transformer_lab.training import compiling
 from transformer_lab.training.config import default_config, fields_of, resolve
@@ -59,7 +60,7 @@ def test_every_preset_has_a_row_with_its_figures():
 def test_the_table_of_architectures_has_what_the_papers_choose(
     name, norm, positions, inner, biases
 ):
-    row = design(name, TABLES["decoders"][name])
+    row = architecture(name, TABLES["decoders"][name])
     assert [row[key] for key in ("norm", "positions", "feed-forward", "biases")] == [
         norm, positions, inner, biases,
     ]  # fmt: skip

@@ -47,6 +47,8 @@ def test_combinators_make_exactly_these_lists():
     assert [v.name for v in with_seeds] == ["a=1,seed=0", "a=1,seed=1", "a=2,seed=0", "a=2,seed=1"]
     assert [v.row for v in with_seeds] == ["a=1", "a=1", "a=2", "a=2"]
     assert with_seeds[3].changes == {"a": 2, "seed": 1}
+    some = [v.name for v in seeds(a, 3, ("a=2",))]
+    assert some == ["a=1,seed=0", "a=2,seed=0", "a=2,seed=1", "a=2,seed=2"]
 
 
 def test_unequal_lengths_and_a_key_varied_twice_are_errors():

@@ -78,14 +78,14 @@ def test_a_direction_knows_of_which_score_less_is_better(ours, theirs, says, tmp
 
 def test_other_scores_get_a_verdict_as_well(tmp_path):
     scores = {"base": [(0, 0.1), (0, 0.2)], "x": [(0, 0.2), (0, 0.301)]}
-    plan = {"base": {"x": "base"}, "also": ["step"], "higher_is_better": False}
+    plan = {"base": {"x": "base"}, "also": ["loss"], "higher_is_better": False}
     table = read_table(make_sweep(tmp_path, scores, **plan))
-    for run, step in zip(
+    for run, loss in zip(
         (run for row in table.rows for run in row.runs), (9, 9, 5, 6), strict=True
     ):
-        run.values["test/step"] = step
+        run.values["test/loss"] = loss
     assert [(x.score, x.difference, x.says) for x in verdicts(table)][1] == (
-        "step", -3.5, "better",
+        "loss", -3.5, "better",
     )  # fmt: skip
 
 
@@ -95,16 +95,16 @@ def test_a_score_of_which_less_is_better_has_its_own_column_of_the_paper(tmp_pat
     paper = PLAN["paper"] | {
         "columns": ["BLEU", "perplexity"], "rows": {"base": [25.0, 5.0], "x": [26.0, 4.5]},
     }  # fmt: skip
-    plan = {"higher_is_better": True, "paper": paper, "base": {"x": "base"}, "also": ["-step"]}
-    table = read_table(make_sweep(tmp_path, scores, **plan, compares={"perplexity": "step"}))
-    for run, step in zip(
+    plan = {"higher_is_better": True, "paper": paper, "base": {"x": "base"}, "also": ["loss"]}
+    table = read_table(make_sweep(tmp_path, scores, **plan, compares={"perplexity": "loss"}))
+    for run, loss in zip(
         (run for row in table.rows for run in row.runs), (9, 9, 5, 6), strict=True
     ):
-        run.values["test/step"] = step
+        run.values["test/loss"] = loss
     assert [(x.score, x.difference, x.column, x.published_difference, x.says)
             for x in verdicts(table)] == [
         ("accuracy", pytest.approx(4.05), "BLEU", 1.0, "better, same direction"),
-        ("step", -3.5, "perplexity", -0.5, "better, same direction"),
+        ("loss", -3.5, "perplexity", -0.5, "better, same direction"),
     ]  # fmt: skip
 
 

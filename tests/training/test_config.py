@@ -17,7 +17,13 @@ from transformer_lab.data.parallel import HELD_OUT
 from transformer_lab.errors import LabError
 from transformer_lab.models.presets import DECODERS
 from transformer_lab.tasks.base import stand_in
-from transformer_lab.training.config import default_config, flatten, from_stored, resolve
+from transformer_lab.training.config import (
+    default_config,
+    flatten,
+    from_stored,
+    lower_is_better,
+    resolve,
+)
 from transformer_lab.training.runs import refuse_changes
 
 FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
@@ -262,3 +268,12 @@ def test_a_stored_key_without_a_value_can_be_changed_and_keeps_its_type():
         config.decode.first_token = "five"
     with pytest.raises(LabError, match="model.kind is missing"):
         resolve(from_stored({"model": {}, "task": {"kind": "translation"}}))
+
+
+@pytest.mark.parametrize(("score", "lower"), [
+    ("loss", True), ("bits_per_byte_512", True), ("perplexity", True), ("cer", True),
+    ("test_wer", True), ("smape", True), ("bleu", False), ("accuracy", False), ("answer", False),
+    ("rougeL", False), ("mrr", False),
+])  # fmt: skip
+def test_of_errors_and_losses_less_is_better(score, lower):
+    assert lower_is_better(score) == lower

@@ -33,6 +33,7 @@ from transformer_lab.layers import position_table
 from transformer_lab.layers.config import CHOICES, StackConfig
 from transformer_lab.layers.costs import idle_parameters
 from transformer_lab.models import costs, family, parameter_shapes, presets, said
+from transformer_lab.models.presets.row import architecture
 from transformer_lab.tasks.base import count_parameters, learned
 from transformer_lab.terminal import Waiting, print_table, short
 from transformer_lab.training import runs
@@ -88,7 +89,7 @@ def main(_: list[str]) -> None:
             raise LabError("--table=adapting needs --init_from=hf:DIR, or a run: which model?")
         rows = list(adapting_rows(open_source(flags.FLAGS.init_from).model))
     elif name == "architectures":
-        rows = [presets.design(*item) for item in presets.DECODERS.items()]
+        rows = [architecture(*item) for item in presets.DECODERS.items()]
     elif name == "positions":
         rows = [position_row(kind) for kind in CHOICES["positions"]]
     else:

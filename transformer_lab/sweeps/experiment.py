@@ -40,9 +40,7 @@ class Experiment:
     # A column of the paper -> the score of ours that it is compared with, if not `metric`
     compares: dict[str, str] = dataclasses.field(default_factory=dict)
     base: str | dict[str, str] = ""  # the row that the others are compared with, or one for each
-    # Columns that get a verdict as well; with a minus sign if less is better of them where more is
-    # better of `metric`, or the reverse
-    also: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # columns that get a verdict as well
     # A setting that the rows' names end with, such as "learning_rate": of the rows that differ in
     # it alone the table shows the one that is best on the validation split
     tuned: str = ""

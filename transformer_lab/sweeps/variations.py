@@ -1,7 +1,7 @@
 """Named variations of a config, and functions that combine them into larger lists."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_lab.errors import LabError
@@ -56,9 +56,19 @@ def chain(*lists: list[Variation]) -> list[Variation]:
     return list(itertools.chain(*lists))
 
 
-def seeds(variations: list[Variation], count: int) -> list[Variation]:
-    """Each variation with the seeds 0 .. count - 1; in the table they form one row."""
-    return grid(variations, [Variation("", {"seed": seed}) for seed in range(count)])
+def seeds(
+    variations: list[Variation], count: int, deciding: Collection[str] | None = None
+) -> list[Variation]:
+    """Each variation with the seeds 0 .. count - 1; in the table they form one row.
+
+    With `deciding`, the names of rows on which conclusions rest, the others get the seed 0 alone,
+    and that seed of all rows comes first.
+    """
+    numbers = [Variation("", {"seed": seed}) for seed in range(count)]
+    if deciding is None:
+        return grid(variations, numbers)
+    decide = [variation for variation in variations if variation.row in deciding]
+    return grid(variations, numbers[:1]) + grid(decide, numbers[1:])
 
 
 def _joined(parts: Sequence[Variation]) -> Variation:

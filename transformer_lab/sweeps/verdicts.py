@@ -10,6 +10,7 @@ import statistics
 from typing import Any, NamedTuple
 
 from transformer_lab.sweeps.results import Row, Table
+from transformer_lab.training.config import lower_is_better
 
 
 class Verdict(NamedTuple):
@@ -28,16 +29,15 @@ class Verdict(NamedTuple):
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """A verdict on each row that has a base, and one for each other score that plan["also"] names:
-    of "rougeL" more is better where more is better of the metric, of "-loss" it is the reverse. A
-    row whose runs lack such a score has no verdict on it."""
+    """A verdict on each row that has a base, and one for each other score that plan["also"] names.
+    A row whose runs lack such a score has no verdict on it."""
     rows, also = {row.name: row for row in table.rows}, table.plan["also"]
     bases = table.plan["base"].items()
     pairs = [(rows[name], rows[base]) for name, base in bases if {name, base} <= rows.keys()]
     return [
         _verdict(table.plan, row, base, score)
         for row, base in pairs if row.finished for score in ("", *also)
-        if not score or row.numbers(f"test/{score.removeprefix('-')}")
+        if not score or row.numbers(f"test/{score}")
     ]  # fmt: skip
 
 
@@ -56,7 +56,6 @@ def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
 
 def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
     """On one score; without a name on the one that the paper's column is compared with."""
-    turned, score = score.startswith("-"), score.removeprefix("-")
     paper = plan["paper"]
     figures, theirs = (paper["rows"].get(x.name, []) if paper else [] for x in (row, base))
     column, published, apart = "", None, None
@@ -67,7 +66,7 @@ def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
             break
     of_paper = plan["compares"].get(column, plan["metric"]) if column else plan["metric"]
     if score:  # where the paper has one, it is the same score as ours
-        higher = theirs_higher = plan["higher_is_better"] != turned
+        higher = theirs_higher = not lower_is_better(score)
     else:
         score, theirs_higher = of_paper, paper.get("higher_is_better", True)
         higher = plan["higher_is_better"] if score == plan["metric"] else theirs_higher

@@ -31,7 +31,7 @@ from jax.experimental import multihost_utils
 
 from transformer_lab.errors import LabError
 from transformer_lab.training import places
-from transformer_lab.training.config import renamed
+from transformer_lab.training.config import lower_is_better, renamed
 from transformer_lab.training.manifest import MANIFEST, digests, fault_of, merge, own_files
 from transformer_lab.training.mesh import path_of
 from transformer_lab.training.peers import everyones, of_first, to_first
@@ -43,7 +43,6 @@ logging.getLogger("absl").addFilter(
     lambda record: record.levelno < logging.ERROR or "orbax" not in record.pathname
 )
 STEP = re.compile(r"step_(\d{8})")
-LOWER = r"loss|perplexity|bits_per|error"  # scores of which less is better
 PARTS = re.compile(r"state(\.orbax-checkpoint-tmp.*)?|assets|(run|manifest)\.json(\.part)?")
 
 
@@ -314,7 +313,7 @@ class Checkpoints:
 
 def rank(name: str, score: float) -> float:
     """A number that is lower for a better score: losses and errors as they are, others negated."""
-    value = score if re.search(LOWER, name) else -score
+    value = score if lower_is_better(name) else -score
     return math.inf if math.isnan(value) else value
 
 

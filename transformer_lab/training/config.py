@@ -6,6 +6,7 @@ what they refuse, before anything is compiled or written.
 """
 
 import dataclasses
+import re
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,12 @@ if TYPE_CHECKING:  # the dataclasses, and with them mesh and optimizer, do not n
 
 
 METHODS = ("full", "head", "last", "bias", "lora", "adapters")
+LOWER = re.compile(r"loss|perplexity|bits_per|error|ctc|smape|mase|(^|_)[cw]er($|_)")
+
+
+def lower_is_better(score: str) -> bool:
+    """Whether less of a score is better, by its name: of losses and error rates, not of BLEU."""
+    return LOWER.search(score) is not None
 
 
 @dataclasses.dataclass(frozen=True)

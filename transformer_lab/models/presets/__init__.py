@@ -4,19 +4,10 @@ from transformer_lab.models.presets.clip import CLIP
 from transformer_lab.models.presets.decoders import DECODERS
 from transformer_lab.models.presets.encoder_decoders import ENCODER_DECODERS
 from transformer_lab.models.presets.encoders import ENCODERS
-from transformer_lab.models.presets.row import Preset, design
+from transformer_lab.models.presets.row import Preset
 from transformer_lab.models.presets.vision import VISION
 
-__all__ = [
-    "CLIP",
-    "DECODERS",
-    "ENCODERS",
-    "ENCODER_DECODERS",
-    "TABLES",
-    "VISION",
-    "Preset",
-    "design",
-]
+__all__ = ["CLIP", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "TABLES", "VISION", "Preset"]
 
 TABLES = {
     "encoder_decoders": ENCODER_DECODERS,

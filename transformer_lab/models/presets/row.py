@@ -27,8 +27,9 @@ class Preset:
 PLACES = {"pre": "first", "post": "last", "deep": "last, residuals scaled"}
 
 
-def design(name: str, preset: Preset) -> dict[str, str]:
-    """A decoder's choices, as surveys list them (Zhao 2023, arXiv 2303.18223, "model cards")."""
+def architecture(name: str, preset: Preset) -> dict[str, str]:
+    """The cells of a decoder's line in a table of architectures, by their headings, as surveys list
+    them (Zhao 2023, arXiv 2303.18223); "inner" biases are those of the feed-forward."""
     config = preset.config
     attends = config.mixer.kind == "attention"
     shared = f", keys {config.kv_heads}" if config.kv_heads < config.heads else ""
