@@ -1,12 +1,14 @@
-"""How do time and memory of a layer grow with the length that it reads?
+"""How do time, memory, waiting and the way between tokens grow with the length that a layer reads?
 
 python -m transformer_lab sweep --experiment=experiments/complexity_table1.py --workdir=runs/table1
 
 Vaswani 2017, table 1, measured and not trained: one pass forward and backward over a single
 sequence, the best of three, and the bytes that the compiled program takes beside its arguments.
-`*_exponent` is the slope over lengths of 512 and more in logarithms: the table has 2 for
-self-attention, 1 for the others. A recurrence's steps wait for each other, which time shows on
-devices that do many things at once.
+`sequential_N` is the longest chain of operations that wait for each other in the pass forward over
+N tokens, and `path_N` that number times the layers which a signal needs from the first token to the
+last: a layer's reach is seen by its gradients, and squares lead no further on any number of layers.
+`*_exponent` is the slope over lengths of 512 and more in logarithms; of time the table has 2 for
+self-attention and 1 for the others.
 
 Scale cpu: width 128, lengths to 2,048, seconds on 2 cores; scale paper: width 512, to
 16,384, for a GPU of 80 GB.
@@ -18,11 +20,13 @@ others 0.84 to 1.13. Mamba's states take 137 MB at 2,048, Mamba-2's 6.9: chunks 
 between them alone.
 """
 
+import math
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal
 from matplotlib.figure import Figure
 
 from transformer_lab.ops import recurrence, scan
@@ -31,8 +35,9 @@ from transformer_lab.ops.visibility import Visible
 from transformer_lab.sweeps import papers
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import vary
+from transformer_lab.training.compiling import inner_jaxprs
 
-WINDOW, KERNEL, HEAD, ASYMPTOTIC = 64, 3, 64, 512
+WINDOW, KERNEL, HEAD, ASYMPTOTIC, REACH = 64, 3, 64, 512, 192
 SCANS = {  # of ops.scan: entries of a head's value and key, decays of a head, and the way
     "linear_attention": (HEAD, HEAD, 0, "chunks"),  # Katharopoulos 2020
     "gated_linear": (HEAD, HEAD, HEAD, "chunks"),  # Yang 2023
@@ -48,13 +53,21 @@ def get_experiment(scale: str) -> Experiment:
     width, longest = (128, 2048) if scale == "cpu" else (512, 16_384)
     lengths = tuple(2**i for i in range(7, longest.bit_length()))
     shown = [n for n in lengths if n in (512, 2048, longest)]
+    what = ("seconds", "bytes", "sequential", "path")
     return Experiment(
         config="",
         variations=vary("kind", dict(zip(KINDS, KINDS, strict=True))),
         metric="time_exponent",
-        columns=("memory_exponent", *(f"{x}_{n}" for x in ("seconds", "bytes") for n in shown)),
+        columns=(
+            *("memory_exponent", "sequential_exponent", "path_exponent"),
+            *(f"{x}_{n}" for x in what for n in shown),
+        ),
         changes={"width": width, "lengths": lengths},
         paper=papers.VASWANI_TABLE1,
+        compares={
+            "of sequential operations": "sequential_exponent",
+            "of the path": "path_exponent",
+        },  # fmt: skip
         measure=measure,
         plot=plot,
     )
@@ -66,24 +79,29 @@ def layer(kind: str, x, weights):
     if kind == "recurrence":
         cell = recurrence.Cell("elman")
         state = recurrence.zero_state(cell, 1, d)
-        return recurrence.scan(cell, {"kernel": weights[0]}, (x @ weights[1])[:, None], state)[0]
-    if kind == "convolution":
-        return jax.lax.conv_general_dilated(
+        out = recurrence.scan(cell, {"kernel": weights[0]}, (x @ weights[1])[:, None], state)[0]
+    elif kind == "convolution":
+        out = jax.lax.conv_general_dilated(
             x[None], weights[:KERNEL], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
         )
-    if kind in SCANS:
+    elif kind in SCANS:
         size, entries, decays, way = SCANS[kind]
         value = x.reshape(1, t, d // size, size)
         key = jnp.broadcast_to(x[None, :, None, :entries], (1, t, d // size, entries))
         decay = -jax.nn.softplus(key[..., :decays]) if decays else jnp.zeros((1, t, 1, 1))
-        return scan.recurrence(key, key, value, decay, way=way, chunk=16 if decays > 1 else 64)[0]
-    heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
-    if kind == "squares":  # as Swin's windows: in each, all attend to all
-        parts = heads.reshape(-1, t // WINDOW, WINDOW, HEAD)
-        return attend(parts, parts, parts)[0]
-    if kind == "window":
-        return local_attend(heads, heads, heads, Visible(window=WINDOW))
-    return attend(heads, heads, heads)[0]
+        chunk = 16 if decays > 1 else 64
+        out = scan.recurrence(key, key, value, decay, way=way, chunk=chunk)[0]
+    else:
+        heads = x.reshape(1, t, d // HEAD, HEAD).swapaxes(1, 2)
+        if kind == "squares":  # as Swin's windows: in each, all attend to all
+            parts = heads.reshape(-1, t // WINDOW, WINDOW, HEAD)
+            mixed = attend(parts, parts, parts)[0].reshape(heads.shape)
+        elif kind == "window":
+            mixed = local_attend(heads, heads, heads, Visible(window=WINDOW))
+        else:
+            mixed = attend(heads, heads, heads)[0]
+        out = mixed.swapaxes(1, 2)
+    return out.reshape(t, d)
 
 
 def cost(kind: str, x, weights):
@@ -91,9 +109,40 @@ def cost(kind: str, x, weights):
     return jnp.square(layer(kind, x, weights / x.shape[1])).mean()
 
 
+def waiting(jaxpr) -> int:
+    """The length of the longest chain of operations that wait for each other; a loop counts as
+    often as it turns."""
+    chain: dict = {}  # of each variable, how many operations it waits for
+
+    def of(variables) -> int:
+        return max((chain.get(x, 0) for x in variables if not isinstance(x, Literal)), default=0)
+
+    for line in jaxpr.eqns:
+        inner = max(map(waiting, inner_jaxprs(line)), default=1) * line.params.get("length", 1)
+        chain |= dict.fromkeys(line.outvars, of(line.invars) + inner)
+    return of(jaxpr.outvars)
+
+
+def reach(kind: str, width: int) -> float:
+    """How many tokens back the last token's gradient reaches; infinite if to the first, NaN where
+    layers on layers of the kind never reach it."""
+    turn = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (width, width)))[0]
+    weights = jnp.stack([turn, 1e-3 * turn, turn])  # a recurrence neither forgets nor saturates
+    x = 1e-3 * jax.random.normal(jax.random.key(1), (REACH, width)) - 4  # nor does a decay
+    of = jax.vmap(lambda i: jax.grad(lambda x: layer(kind, x, weights)[i].sum())(x))
+    sees = np.abs(np.asarray(of(jnp.arange(REACH)))).sum(axis=-1) > 0
+    if sees[-1, 0]:
+        return math.inf
+    seen = sees[-1]
+    for _ in range(REACH):  # through one layer more
+        seen = seen @ sees
+    return float(REACH - 1 - sees[-1].argmax()) if seen[0] else math.nan
+
+
 def measure(settings: dict) -> dict[str, float]:
-    """Seconds and bytes at each length, and how they grow."""
+    """Seconds, bytes, sequential operations and paths at each length, and how they grow."""
     found, weights = {}, jax.random.normal(jax.random.key(0), (KERNEL, *(settings["width"],) * 2))
+    back = reach(settings["kind"], settings["width"])
     for n in settings["lengths"]:
         x = jax.random.normal(jax.random.key(n), (n, settings["width"]))
         program = jax.jit(jax.grad(cost, argnums=(1, 2)), static_argnums=0)
@@ -105,10 +154,18 @@ def measure(settings: dict) -> dict[str, float]:
             times.append(time.perf_counter() - start)
         found[f"seconds_{n}"] = min(times[1:])
         found[f"bytes_{n}"] = program.memory_analysis().temp_size_in_bytes
+        forward = jax.make_jaxpr(layer, static_argnums=0)(settings["kind"], x, weights)
+        found[f"sequential_{n}"] = waiting(forward.jaxpr)
+        if not math.isnan(back):
+            layers = math.ceil((n - 1) / back) if math.isfinite(back) else 1
+            found[f"path_{n}"] = layers * found[f"sequential_{n}"]
     long = [n for n in settings["lengths"] if n >= ASYMPTOTIC]
-    for name, key in (("time", "seconds"), ("memory", "bytes")):
-        values = [found[f"{key}_{n}"] for n in long]
-        found[f"{name}_exponent"] = float(np.polyfit(np.log(long), np.log(values), 1)[0])
+    for name, key in (
+        ("time", "seconds"), ("memory", "bytes"), ("sequential", "sequential"), ("path", "path")
+    ):  # fmt: skip
+        values = [found[f"{key}_{n}"] for n in long if f"{key}_{n}" in found]
+        if values:
+            found[f"{name}_exponent"] = float(np.polyfit(np.log(long), np.log(values), 1)[0])
     return found
 
 

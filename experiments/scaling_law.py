@@ -2,18 +2,13 @@
 
 python -m transformer_lab sweep --experiment=experiments/scaling_law.py --workdir=runs/scaling
 
-GPTs of 0.1 to 10 million parameters beside their embeddings, on less than an epoch of the Brown
-corpus, at a constant rate, so that every point of a curve is a run of its own (Kaplan 2020). The
-plot fits L = E + A / N^a + B / D^b (Hoffmann 2022, section 3.3, which finds a = 0.34, b = 0.28) to
-the points beyond twice the warm-up and draws the size that is best for each amount of computing,
-6 N D.
+GPTs of 0.1 to 5 million parameters in their blocks on the Brown corpus, at a constant rate, so that
+every point of a curve is a run of its own (Kaplan 2020), and of three rates for each size the one
+that is best on the validation split. The plot fits L = E + A / N^a + B / D^b (Hoffmann 2022,
+section 3.3, which finds a = 0.34, b = 0.28) to the points beyond twice the warm-up, with intervals
+from runs drawn anew, and shows the loss by size for as much computing, 6 N D (figure 3 there).
 
-Scale cpu: six runs of one seed, 50 minutes of training on one core.
-
-2026-11-28: validation loss 4.62, 4.50, 4.43, 4.37, 4.34, 4.34 nats after 1.02 million tokens;
-E = 2.15, a = 0.49, b = 0.19, with errors of 0.018 (from 200 steps on E = 3.16, a = 0.45, b = 0.34:
-so few tokens do not tell E from b). The loss falls by size and tokens as in both papers. Sizes are
-of the blocks alone, without embeddings, as in Kaplan 2020; the smallest has more outside of them.
+Scale cpu: 1,500 steps of 2,048 tokens.
 """
 
 import numpy as np
@@ -21,11 +16,15 @@ from matplotlib.figure import Figure
 from scipy.optimize import least_squares
 
 from transformer_lab.sweeps.experiment import Experiment
-from transformer_lab.sweeps.variations import Variation
+from transformer_lab.sweeps.results import Table
+from transformer_lab.sweeps.variations import Variation, grid, seeds, vary
 
-SHAPES = ((2, 64), (3, 96), (4, 128), (4, 192), (6, 256), (6, 384))  # layers, width
+SHAPES = ((2, 64), (3, 96), (4, 128), (4, 192), (6, 256))  # layers, width
+RATES = (2.5e-3, 5e-3, 1e-2)
+DECIDING = [f"{n}M,learning_rate=0.005" for n in ("0.10", "0.33", "0.79", "1.77", "4.72")]
 BATCH = 16 * 128  # tokens
 FIRST = 100  # step of the fit: the warm-up has 50
+DRAWS, BUDGETS = 200, 5
 
 
 def size(layers: int, width: int) -> int:
@@ -34,32 +33,38 @@ def size(layers: int, width: int) -> int:
 
 
 def get_experiment(scale: str) -> Experiment:
-    """500 steps; at scale paper 5,000 of models twice as wide."""
+    """At scale paper 5,000 steps of models twice as wide."""
     factor = 1 if scale == "cpu" else 2
+    sizes = [
+        Variation(
+            f"{size(layers, width * factor) / 1e6:.2f}M",
+            {
+                "model.layers": layers,
+                "model.width": width * factor,
+                "model.heads": width * factor // 32,
+                "model.feed_forward_width": 4 * width * factor,
+            },
+        )
+        for layers, width in SHAPES
+    ]
+    rows = grid(sizes, vary("optimizer.learning_rate", RATES))
+    names = [row.row for row in sizes]
     return Experiment(
         config="configs/gpt_positions.py:rope",
-        variations=[
-            Variation(
-                f"{size(layers, width * factor) / 1e6:.2f}M",
-                {
-                    "model.layers": layers,
-                    "model.width": width * factor,
-                    "model.heads": width * factor // 32,
-                    "model.feed_forward_width": 4 * width * factor,
-                },
-            )
-            for layers, width in SHAPES
-        ],
+        variations=seeds(rows, 3, DECIDING if scale == "cpu" else None),
+        tuned="learning_rate",
         metric="loss",
         columns=("bits_per_byte",),
         changes={
-            "steps": 500 if scale == "cpu" else 5000,
-            "eval_every": 50,
+            "steps": 1500 if scale == "cpu" else 5000,
+            "eval_every": 100,
+            "save_every": 500,
+            "keep": 1,
             "optimizer.schedule": "constant",
-            "optimizer.learning_rate": 5e-3,
             "task.other_lengths": (),
             "tensorboard": False,
         },
+        base=dict(zip(names[1:], names, strict=False)),  # the next smaller
         plot=plot,
     )
 
@@ -78,28 +83,58 @@ def fit(n: np.ndarray, d: np.ndarray, loss: np.ndarray) -> np.ndarray:
     return np.concatenate([[np.exp(found.x[0])], found.x[1:]])
 
 
-def plot(table) -> Figure:
-    """Validation loss by computing, the fit, and the best size by computing."""
-    figure = Figure((9, 3.8), layout="constrained")
-    curves, best = figure.subplots(1, 2)
-    points = []
+def points(table: Table) -> list[np.ndarray]:
+    """Of each finished run its parameters, tokens and validation losses, [3, points]."""
+    found = []
     for row in table.rows:
-        n = float(row.name.removesuffix("M")) * 1e6
         for run in row.finished:
             steps, losses = run.curve("validation/loss")
-            tokens = np.array(steps, float) * BATCH
-            curves.loglog(6 * n * tokens, losses, "o-", ms=3, label=row.name)
-            rows = zip(steps, tokens, losses, strict=True)
-            points += [(n, count, loss) for step, count, loss in rows if step >= FIRST]
-    if len(points) > 5:
-        n, d, loss = np.array(points).T
-        e, log_a, log_b, a, b = fit(n, d, loss)
-        computing = np.geomspace((6 * n * d).min(), (6 * n * d).max(), 20)
-        ratio = a * np.exp(log_a) / (b * np.exp(log_b))
-        size_of = ratio ** (1 / (a + b)) * (computing / 6) ** (b / (a + b))
-        best.loglog(computing, size_of, "k-")
-        best.set_title(f"L = {e:.2f} + A/N^{a:.2f} + B/D^{b:.2f}", fontsize="small")
+            n = np.full(len(steps), float(row.name.removesuffix("M")) * 1e6)
+            found.append(np.array([n, np.array(steps, float) * BATCH, losses]))
+    return found
+
+
+def intervals(runs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The fit [5] to all runs, and the bounds [2, 5] between which 90 % of the fits to as many runs
+    lie that are drawn with replacement."""
+    runs = [run[:, run[1] >= FIRST * BATCH] for run in runs]
+    draw = np.random.default_rng(0)
+    picks = [draw.integers(len(runs), size=len(runs)) for _ in range(DRAWS)]
+    fits = [fit(*np.hstack([runs[i] for i in pick])) for pick in picks]
+    return fit(*np.hstack(runs)), np.percentile(fits, (5, 95), axis=0)
+
+
+def plot(table: Table) -> Figure:
+    """Validation loss by computing, and by size for as much computing, with the fit."""
+    figure = Figure((9, 3.8), layout="constrained")
+    curves, equal = figure.subplots(1, 2)
+    runs = points(table)
+    for n, tokens, losses in runs:
+        curves.loglog(6 * n * tokens, losses, "o-", ms=3, label=f"{n[0] / 1e6:.2f} M")
+    if len({run[0, 0] for run in runs}) > 2:
+        (e, log_a, log_b, a, b), (low, high) = intervals(runs)
+        title = f"L = {e:.2f} + A/N^{a:.2f} + B/D^{b:.2f}; 90 %:"
+        for name, i in (("E", 0), ("a", 3), ("b", 4)):
+            title += f" {name} {low[i]:.2f} to {high[i]:.2f}"
+        figure.suptitle(title, fontsize="small")
+        done = [6 * n[0] * tokens[[0, -1]] for n, tokens, _ in runs]
+        for budget in np.geomspace(
+            np.median([x[0] for x in done]), np.median([x[1] for x in done]), BUDGETS
+        ):
+            line = [
+                (n[0], np.interp(np.log(budget), np.log(6 * n * tokens), losses))
+                for n, tokens, losses in runs
+                if 6 * n[0] * tokens[0] <= budget <= 6 * n[0] * tokens[-1]
+            ]
+            if not line:
+                continue
+            marks = equal.semilogx(*zip(*line, strict=True), "o", ms=3, label=f"{budget:.1e}")
+            n = np.geomspace(min(line)[0], max(line)[0], 30)
+            d = budget / (6 * n)
+            model = e + np.exp(log_a - a * np.log(n)) + np.exp(log_b - b * np.log(d))
+            equal.semilogx(n, model, color=marks[0].get_color(), lw=1)
+        equal.legend(fontsize="x-small", title="operations")
     curves.set(xlabel="floating-point operations, 6 N D", ylabel="validation loss, nats")
-    best.set(xlabel="floating-point operations", ylabel="best number of parameters")
+    equal.set(xlabel="parameters of the blocks", ylabel="validation loss, nats")
     curves.legend(fontsize="x-small")
     return figure

@@ -133,6 +133,8 @@ def test_of_a_tuned_row_the_value_that_is_best_on_validation_is_shown(tmp_path):
     ]  # fmt: skip
     assert verdicts(table)[0].difference == pytest.approx(0.1)
     assert "a: rate=2, of 3 values, was best" in notes(table)
+    waits = make_sweep(tmp_path / "b", {"a,rate=1": [None], "a,rate=2": [None]}, tuned="rate")
+    assert not any("was best" in line for line in notes(read_table(waits)))
 
 
 def test_a_base_or_a_label_that_is_no_row_is_named():

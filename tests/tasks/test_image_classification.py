@@ -14,6 +14,7 @@ from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import ratio
 from transformer_lab.tasks.image_classification import ImageClassification, soft_cross_entropy
 from transformer_lab.training.config import resolve
+from transformer_lab.training.sources import Source, merge_params, task_from
 from transformer_lab.training.state import loss_and_gradient
 
 VISION = {
@@ -209,6 +210,22 @@ def test_other_classes_than_the_checkpoints_are_refused(classifier):
     assets = classifier[0].task.assets() | {"labels.json": b'["cat", "dog"]'}
     with pytest.raises(LabError, match="the data has the classes 0, 1, .* the checkpoint cat, dog"):
         task_of(assets).examples("train")
+
+
+def test_a_run_on_other_classes_than_its_sources_takes_all_of_it_but_the_head(classifier):
+    """And one on the same classes takes the head as well."""
+    trainer, params = classifier
+    assets, stored = trainer.task.assets(), jax.device_get(params)
+    source = Source("runs/a", 60, stored, assets | {"labels.json": b'["cat", "dog"]'}, {})
+    task, taken = task_from(source, None, task_of)
+    assert task.labels == trainer.task.labels and task.normalise == trainer.task.normalise
+    empty = jax.tree.map(np.zeros_like, stored)
+    merged, lists = merge_params(empty, stored, taken.format("kernel|scale|bias"))
+    assert lists["new"][:2] == ["classifier/bias", "classifier/kernel"]
+    assert not any(x.any() for x in jax.tree.leaves(merged["classifier"]))
+    np.testing.assert_array_equal(merged["patch_embedding"]["kernel"],
+                                  stored["patch_embedding"]["kernel"])  # fmt: skip
+    assert task_from(source._replace(assets=assets), None, task_of)[1] == "{}"
 
 
 def test_a_split_without_images_has_no_scores(tmp_path):

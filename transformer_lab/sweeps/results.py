@@ -174,10 +174,10 @@ def _tuned(plan: dict[str, Any], rows: tuple[Row, ...]) -> tuple[Row, ...]:
         trials.setdefault(row.name.partition(f",{plan['tuned']}=")[0], []).append(row)
     found = []
     for name, tried in trials.items():
-        done = [row for row in tried if math.isfinite(row.mean(key))] or tried
-        best = max(done, key=lambda row: sign * row.mean(key))
+        done = [row for row in tried if math.isfinite(row.mean(key))]
+        best = max(done or tried[:1], key=lambda row: sign * row.mean(key))
         chosen = f"{best.name.removeprefix(name + ',')}, of {len(done)} values"
-        found.append(Row(name, best.runs, chosen if len(tried) > 1 else ""))
+        found.append(Row(name, best.runs, chosen if done and len(tried) > 1 else ""))
     return tuple(found)
 
 

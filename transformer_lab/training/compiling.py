@@ -216,20 +216,17 @@ def _traced_flops(jaxpr: Any) -> int:
         elif name == "conv_general_dilated":
             kernel, spec = eqn.invars[1].aval, eqn.params["dimension_numbers"].rhs_spec
             total += 2 * out.size * kernel.size // kernel.shape[spec[0]]
-        inner = [x for value in eqn.params.values() for x in _as_list(value)]
-        counts = [_traced_flops(getattr(x, "jaxpr", x)) for x in inner if _is_jaxpr(x)]
-        if counts:
+        if counts := [_traced_flops(inner) for inner in inner_jaxprs(eqn)]:
             times = eqn.params["length"] if name == "scan" else 1
             total += times * (max(counts) if name == "cond" else sum(counts))
     return total
 
 
-def _as_list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, tuple | list) else [value]
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return hasattr(getattr(value, "jaxpr", value), "eqns")
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The programs inside an equation of a traced program: a loop's body, a choice's branches."""
+    found = [y for x in eqn.params.values() for y in (x if isinstance(x, tuple | list) else [x])]
+    found = [getattr(x, "jaxpr", x) for x in found]
+    return [x for x in found if hasattr(x, "eqns")]
 
 
 def _dtype(model: Any) -> str:

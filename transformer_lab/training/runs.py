@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from transformer_lab.training.sources import (
     source_of,
     take,
     take_frozen,
+    task_from,
     with_model,
 )
 from transformer_lab.training.state import TrainState
@@ -137,8 +139,7 @@ class Run:
     ):
         """Opens the run; `init_from` is a new run's start, or where an adapted run's base is now.
 
-        Raises: LabError for a directory that holds nothing to use, or another run than the
-        config's.
+        Raises: LabError for a directory that holds nothing to use, or another config's run.
         """
         resolved = resolve(config)
         self.config, self.workdir, self.training, self.into = config, workdir, training, init_into
@@ -156,10 +157,10 @@ class Run:
                 resolved = resolve(self.config)
             if training and self.previous is not None:
                 refuse_changes(self.previous, self.config.to_dict(), workdir)
-            where = self.saved or self.source
             mesh = make_mesh(resolved.run.mesh) if training else mesh_to_use(resolved)
             with Waiting("reads the data and makes the task"):
-                task = build_task(resolved, where.assets if where else None, mesh)
+                build = partial(build_task, resolved, mesh=mesh)
+                task, self.taken = task_from(self.source, self.saved, build)
             settings = resolved.run
             if not training and self.saved:  # a run in use needs no data to count its epochs
                 settings = replace(settings, epochs=None, steps=self.saved.step)
@@ -188,7 +189,7 @@ class Run:
             if not source:
                 return trainer.init()
             show_differences(source.model, self.config.to_dict()["model"])
-            state, self.base = take(trainer, trainer.init(), source, pattern, self.into)
+            state, self.base = take(trainer, source, self.taken.format(pattern), self.into)
             return state
         if self.training:
             log(f"resumes at step {saved.step} of {trainer.steps} in {self.workdir}")
@@ -221,9 +222,8 @@ class Run:
         """The steps whose mean represents the run. Raises: LabError if `asked` exceeds them."""
         steps = self.checkpoints.scored(count)
         if not 0 <= asked <= len(steps):
-            raise LabError(
-                f"--average={asked}, but {self.workdir} has {len(steps)} good checkpoints"
-            )
+            have = f"{self.workdir} has {len(steps)} good checkpoints"
+            raise LabError(f"--average={asked}, but {have}")
         return steps
 
 

@@ -7,6 +7,7 @@ where it lay, which step, and a fingerprint of the leaves that were taken from i
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,8 @@ from ml_collections import ConfigDict
 
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS
-from transformer_lab.tasks.base import Params, learned
+from transformer_lab.tasks.base import Params, Task, learned
+from transformer_lab.tasks.labels import LABELS, Labelled
 from transformer_lab.training import places
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import Resolved, flatten
@@ -33,6 +35,9 @@ OWN = re.compile(
     r"kind|head|labels|classes|.*dropout|drop_path|adapter_width|dtype|attention_implementation|"
     r"scan_layers|remat"
 )
+
+# A pattern of all parameters but the outputs of classes, and then the user's pattern.
+BUT_CLASSES = r"^(?!out/|.*classifier/).*(?:{})"
 
 
 class Source(NamedTuple):
@@ -123,6 +128,21 @@ def source_of(resolved: Resolved, saved: Saved | None, init_from: str, into: str
     return within(open_source(init_from), into) if init_from else None
 
 
+def task_from(
+    source: Source | None, saved: Saved | None, build: Callable[[dict | None], Task]
+) -> tuple[Task, str]:
+    """The task that `build` makes of a checkpoint's files, and a pattern of what to take, in which
+    {} is the user's: of a new run whose data has other classes than its source, all but the head.
+    """
+    task = build(where.assets if (where := saved or source) else None)
+    if saved or not source or LABELS not in source.assets or not isinstance(task, Labelled):
+        return task, "{}"
+    if {*task.labels} == {*task.data.labels}:
+        return task, "{}"
+    log(f"the head starts anew, since the data has other classes than {source.place}")
+    return build({k: v for k, v in source.assets.items() if k != LABELS}), BUT_CLASSES
+
+
 def with_model(
     config: ConfigDict, previous: dict[str, Any] | None, source: Source | None
 ) -> ConfigDict:
@@ -162,13 +182,14 @@ def show_differences(base: dict[str, Any], model: dict[str, Any]) -> None:
 
 
 def take(
-    trainer: Trainer, state: TrainState, source: Source, pattern: str, into: str = ""
+    trainer: Trainer, source: Source, pattern: str, into: str = ""
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    """The state with the source's arrays whose paths match and shapes fit, and a record of them.
+    """A new state with the source's arrays whose paths match and shapes fit, and a record of them.
 
     Logs what became of each. The record, for an adapted run's checkpoints, is None for others; the
     source is at the part `into`. Raises: LabError if an array that the run freezes is not loaded.
     """
+    state = trainer.init()
     params, lists = merge_params(trainer.whole(state), source.params, pattern)
     step = "" if source.step is None else f" step {source.step}"
     for name, paths in lists.items():

@@ -1,0 +1,168 @@
+"""Which layers of a trained encoder know a word's part of speech, where no weight of it changes?
+
+    python -m transformer_lab sweep --experiment=experiments/features_bert.py \
+        --workdir=runs/features_bert --init_from=hf:DIR
+
+Devlin 2019, table 7, tags named entities by two LSTM layers on the states of BERT base; here the
+classifier is linear, and the tags are those of the Brown corpus. A word is the state of its first
+piece. `mean_last_4` and `mean_all` are weighted sums of layers whose weights are learned, `concat`
+puts the states of four layers side by side. `baseline` is the accuracy of each word's most frequent
+tag. The encoder is that of --init_from: BERT, RoBERTa or DistilBERT, such as MiniLM.
+
+Each seed takes other documents, 1,200 sentences to learn from and 600 of other documents.
+"""
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from transformer_lab.commands import embed
+from transformer_lab.data.labelled import LabelledConfig
+from transformer_lab.data.sources import brown_pos
+from transformer_lab.layers.block import Block
+from transformer_lab.sweeps import papers
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import seeds, vary
+from transformer_lab.tasks import scores
+from transformer_lab.tasks.building import parts_of
+from transformer_lab.tasks.counted_tags import CountedTags
+from transformer_lab.tasks.encoder_task import WordTask
+
+TRAINED, TESTED, LONGEST, ROWS = 1200, 600, 64, 32  # sentences, their pieces, sentences at once
+STEPS, BATCH, RATE = 1000, 512, 3e-3
+EMBEDDED = "embedding_norm"  # the module whose output the first layer reads
+FEATURES = {  # name -> the paper's label, which states, and how they are joined
+    "last": ("Last Hidden", slice(-1, None), "sum"),
+    "embeddings": ("Embeddings", slice(0, 1), "sum"),
+    "second_to_last": ("Second-to-Last Hidden", slice(-2, -1), "sum"),
+    "mean_last_4": ("Weighted Sum Last Four Hidden", slice(-4, None), "sum"),
+    "concat_last_4": ("Concat Last Four Hidden", slice(-4, None), "concat"),
+    "mean_all": ("Weighted Sum All 12 Layers", slice(1, None), "sum"),
+    **{f"layer_{i}": ("", slice(i, i + 1), "sum") for i in (1, 2, 3, 4)},
+}
+
+
+def get_experiment(scale: str) -> Experiment:
+    """Both scales are one: the encoder decides what it costs."""
+    return Experiment(
+        config="",
+        variations=seeds(vary("features", {name: name for name in FEATURES}), 3),
+        metric="accuracy",
+        higher_is_better=True,
+        columns=("baseline", "width"),
+        paper=papers.DEVLIN_TABLE7,
+        paper_rows={name: label for name, (label, *_) in FEATURES.items() if label},
+        base="last",
+        measure=measure,
+        needs_init_from=True,
+    )
+
+
+def measure(settings: dict[str, Any]) -> dict[str, float]:
+    """The accuracy on words of documents that the classifier has not seen."""
+    seed = settings["seed"]
+    (states, tags, taught), (held, wanted, asked) = states_of(settings["init_from"], seed)
+    guess = CountedTags(taught).commonest([row.words for row in asked])
+    baseline = scores.accuracy(sum((row.tags for row in asked), []), sum(guess, []))
+    _, layers, how = FEATURES[settings["features"]]
+    states, held = states[:, layers], held[:, layers]
+    if how == "concat":
+        states, held = (x.reshape(len(x), 1, -1) for x in (states, held))
+    mean, deviation = states.mean(axis=0), states.std(axis=0) + 1e-6
+    states, held = ((x - mean) / deviation for x in (states, held))
+    params = learned(jax.random.key(seed), states, tags, classes=int(tags.max()) + 1)
+    found = np.asarray(logits(params, held).argmax(axis=-1))
+    return {
+        "accuracy": float((found == wanted).mean()),
+        "baseline": baseline,
+        "width": float(states.shape[-1]),
+    }
+
+
+def logits(params: dict, states):
+    """[words, layers, width] to [words, classes]."""
+    mixed = jnp.einsum("l,nlw->nw", jax.nn.softmax(params["mix"]), states)
+    return mixed @ params["kernel"] + params["bias"]
+
+
+@partial(jax.jit, static_argnames="classes")
+def learned(key, states, tags, classes: int) -> dict:
+    """A linear classifier and the weights of the layers, by Adam with a rate that falls to zero."""
+    optimizer = optax.adam(optax.linear_schedule(RATE, 0.0, STEPS))
+    kernel, bias = jnp.zeros((states.shape[-1], classes)), jnp.zeros(classes)
+    params = {"mix": jnp.zeros(states.shape[1]), "kernel": kernel, "bias": bias}
+
+    def loss(params, rows):
+        found = logits(params, states[rows])
+        return optax.softmax_cross_entropy_with_integer_labels(found, tags[rows]).mean()
+
+    def step(carry, key):
+        params, state = carry
+        rows = jax.random.randint(key, (BATCH,), 0, len(states))
+        updates, state = optimizer.update(jax.grad(loss)(params, rows), state)
+        return (optax.apply_updates(params, updates), state), None
+
+    start = params, optimizer.init(params)
+    return jax.lax.scan(step, start, jax.random.split(key, STEPS))[0][0]
+
+
+@cache
+def sentences(seed: int) -> tuple[list, list]:
+    """Sentences to learn from, and sentences of other documents."""
+    items = brown_pos.labelled(LabelledConfig(source="brown_pos"), print).parts["train"]
+    order = np.random.default_rng(seed).permutation(len(items))
+    groups = sorted({item.group for item in items})
+    held = set(np.random.default_rng(seed).permutation(groups)[: len(groups) // 3].tolist())
+    taught = [items[i].row for i in order if items[i].group not in held]
+    asked = [items[i].row for i in order if items[i].group in held]
+    return taught[:TRAINED], asked[:TESTED]
+
+
+@cache
+def states_of(start: str, seed: int) -> list[tuple[np.ndarray, np.ndarray, list]]:
+    """For each part the states [words, 1 + layers, width], the tags' numbers, -1 for a tag that the
+    training part lacks, and the sentences that are not too long."""
+    parts = sentences(seed)
+    number = {tag: i for i, tag in enumerate(sorted({t for row in parts[0] for t in row.tags}))}
+    return [_words(*opened(start), part, number) for part in parts]
+
+
+@cache
+def opened(start: str) -> tuple[Any, Any]:
+    """The task and the parameters of an encoder, as it is."""
+    return embed.from_source(start)[:2]
+
+
+def _words(task, params, rows: list, number: dict[str, int]) -> tuple[np.ndarray, np.ndarray, list]:
+    """The states of the words' first pieces, the numbers of their tags, and the sentences."""
+    encoded = [WordTask.encode_words(task, row.words) for row in rows]
+    keep = [i for i, (ids, _) in enumerate(encoded) if len(ids) <= LONGEST]
+    rows = [rows[i] for i in keep]
+    tokens = np.zeros((len(keep), LONGEST), np.int32)
+    mask, firsts = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, bool)
+    for row, (ids, of_words) in enumerate(encoded[i] for i in keep):
+        tokens[row, : len(ids)], mask[row, : len(ids)] = ids, True
+        firsts[row, of_words] = True
+    layers = jax.jit(partial(_layers, task.model))
+    parts = zip(parts_of(tokens, ROWS), parts_of(mask, ROWS), strict=True)
+    states = [np.asarray(layers(params, a, b))[:n] for (a, n), (b, _) in parts]
+    tags = [number.get(tag, -1) for row in rows for tag in row.tags]
+    return np.concatenate(states)[firsts], np.array(tags), rows
+
+
+def _layers(model, params, tokens, mask):
+    """The states [rows, tokens, 1 + layers, width] of the embeddings and after each layer."""
+    wanted = lambda module, _: isinstance(module, Block) or module.name == EMBEDDED  # noqa: E731
+    kept = model.apply(
+        {"params": params},
+        tokens,
+        mask,
+        mutable=["intermediates"],
+        capture_intermediates=wanted,
+    )[1]["intermediates"]
+    blocks = [kept["encoder"][f"layer_{i}"] for i in range(len(kept["encoder"]))]
+    return jnp.stack([x["__call__"][0] for x in (kept[EMBEDDED], *blocks)], axis=2)

@@ -1,0 +1,44 @@
+"""Does a ViT that has seen other images first need fewer of its own?
+
+    python -m transformer_lab train --config=configs/vit_fashion_mnist.py:long --workdir=runs/vit \
+        --config.model.layers=3 --config.model.width=64 --config.model.heads=2 \
+        --config.model.feed_forward_width=128 --config.steps=2000
+    python -m transformer_lab sweep --experiment=experiments/vit_start.py --workdir=runs/vit_start
+
+Dosovitskiy 2021, table 5 and figure 4: what a ViT saw before decides what it makes of few images.
+Here shares of 719 handwritten digits (8 x 8 pixels, made 28 x 28), by a ViT from scratch and by the
+ViT of the first command, which knows clothes; its head starts anew. All make as many steps, by the
+rate of three that is best for each row on 360 digits; 719 others are the test.
+"""
+
+from transformer_lab.sweeps.experiment import Experiment
+from transformer_lab.sweeps.variations import Variation, grid, seeds, vary
+
+FILE, FROM = "configs/vit_fashion_mnist.py", "runs/vit"
+SHARES, RATES = (5, 10, 30, 100), (1e-3, 3e-3, 1e-2)
+STARTS = [Variation("plain", {}), Variation("clothes", {"init_from": FROM})]
+DECIDING = [
+    f"{start.row},{share}_percent,learning_rate=0.003" for start in STARTS for share in SHARES
+]
+
+
+def get_experiment(scale: str) -> Experiment:
+    """Rows START,SHARE_percent; three seeds of the rates that won. Both scales are one."""
+    shares = vary("data.share", {f"{n}_percent": n / 100 for n in SHARES})
+    rows = grid(STARTS, shares, vary("optimizer.learning_rate", RATES))
+    return Experiment(
+        config=FILE,
+        variations=seeds(rows, 3, DECIDING),
+        tuned="learning_rate",
+        metric="accuracy",
+        higher_is_better=True,
+        columns=("loss",),
+        changes={
+            "steps": 300, "batch.rows": 64, "data.source": "digits", "data.validation_share": 0.2,
+            "data.test_share": 0.4, "optimizer.warmup_steps": 30, "augment.flip": 0.0,
+            "augment.crop_padding": 2, "eval_every": 100_000, "save_every": 300, "keep": 1,
+            "model.layers": 3, "model.width": 64, "model.heads": 2,
+            "model.feed_forward_width": 128, "data.size": (28, 28), "tensorboard": False,
+        },
+        base={f"clothes,{n}_percent": f"plain,{n}_percent" for n in SHARES},
+    )  # fmt: skip
