@@ -229,6 +229,10 @@ class Task(ABC):
         """Files that a checkpoint needs beside the weights, such as the tokenizer's."""
         return {} if self.tokenizer is None else self.tokenizer.to_files()
 
+    def kept_files(self) -> dict[str, bytes] | None:
+        """The files that were given, without those that a new run makes of its own data."""
+        return self.assets_given
+
     def decode_settings(self, rows: int = 0) -> Any:
         """The section `decode`, with ids that stand for no token banned, and `rows` (else the
         section's batch size) rounded up to a multiple that the devices can divide."""

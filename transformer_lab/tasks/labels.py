@@ -45,6 +45,13 @@ class Labelled(Task):
     def assets(self) -> dict[str, bytes]:
         return {**super().assets(), LABELS: json.dumps(self.labels).encode()}
 
+    def kept_files(self) -> dict[str, bytes] | None:
+        """Without the classes' names, where the data has others."""
+        given = self.assets_given
+        if not given or LABELS not in given or {*self.labels} == {*self.data.labels}:
+            return given
+        return {name: content for name, content in given.items() if name != LABELS}
+
     def likeliest(self, chances: Float[np.ndarray, "classes"]) -> dict[str, Any]:
         """The likeliest class, its probability, and the probability of every class by name."""
         shares = {name: float(c) for name, c in zip(self.labels, chances, strict=True)}

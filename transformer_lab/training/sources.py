@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from transformer_lab.errors import LabError
 from transformer_lab.ops.losses import STATISTICS
 from transformer_lab.tasks.base import Params, Task, learned
-from transformer_lab.tasks.labels import LABELS, Labelled
 from transformer_lab.training import places
 from transformer_lab.training.checkpoint import Checkpoints, Saved
 from transformer_lab.training.config import Resolved, flatten
@@ -135,12 +134,10 @@ def task_from(
     {} is the user's: of a new run whose data has other classes than its source, all but the head.
     """
     task = build(where.assets if (where := saved or source) else None)
-    if saved or not source or LABELS not in source.assets or not isinstance(task, Labelled):
-        return task, "{}"
-    if {*task.labels} == {*task.data.labels}:
+    if saved or not source or (kept := task.kept_files()) == source.assets:
         return task, "{}"
     log(f"the head starts anew, since the data has other classes than {source.place}")
-    return build({k: v for k, v in source.assets.items() if k != LABELS}), BUT_CLASSES
+    return build(kept), BUT_CLASSES
 
 
 def with_model(
