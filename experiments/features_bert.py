@@ -9,7 +9,13 @@ piece. `mean_last_4` and `mean_all` are weighted sums of layers whose weights ar
 puts the states of four layers side by side. `baseline` is the accuracy of each word's most frequent
 tag. The encoder is that of --init_from: BERT, RoBERTa or DistilBERT, such as MiniLM.
 
-Each seed takes other documents, 1,200 sentences to learn from and 600 of other documents.
+Each seed takes 1,200 sentences to learn from and 600 of other documents. The plot: accuracy by
+layer.
+
+2026-11-30, one of 2 cores (Intel Xeon), three seeds, 5 minutes, MiniLM-L6: 0.871 by the embeddings,
+0.902, 0.928, 0.926, 0.911, 0.888 and 0.826 after layers 1 to 6, 0.929 by a weighted sum of all,
+0.920 of the last four, 0.916 by these side by side; each word's most frequent tag has 0.864. MiniLM
+was trained to tell which sentences mean the same: its last layer lacks what its second knows.
 """
 
 from functools import cache, partial
@@ -19,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from matplotlib.figure import Figure
 
 from transformer_lab.commands import embed
 from transformer_lab.data.labelled import LabelledConfig
@@ -58,6 +65,7 @@ def get_experiment(scale: str) -> Experiment:
         paper_rows={name: label for name, (label, *_) in FEATURES.items() if label},
         base="last",
         measure=measure,
+        plot=plot,
         needs_init_from=True,
     )
 
@@ -166,3 +174,23 @@ def _layers(model, params, tokens, mask):
     )[1]["intermediates"]
     blocks = [kept["encoder"][f"layer_{i}"] for i in range(len(kept["encoder"]))]
     return jnp.stack([x["__call__"][0] for x in (kept[EMBEDDED], *blocks)], axis=2)
+
+
+def plot(table) -> Figure:
+    """Accuracy by layer, beside the weighted sum of all and the baseline."""
+    figure = Figure((6, 3.6), layout="constrained")
+    axes, rows = figure.subplots(), {row.name: row for row in table.rows}
+    names = ["embeddings", "layer_1", "layer_2", "layer_3", "layer_4", "second_to_last", "last"]
+    found = [
+        [rows[name].mean("test/accuracy"), rows[name].deviation("test/accuracy")] for name in names
+    ]
+    axes.errorbar(range(len(names)), *np.transpose(found), fmt="o-", capsize=3, label="one layer")
+    for label, value in (
+        ("weighted sum of all layers", rows["mean_all"].mean("test/accuracy")),
+        ("each word's most frequent tag", rows["last"].mean("test/baseline")),
+    ):
+        axes.axhline(value, color="0.4", ls="--" if "sum" in label else ":", label=label)
+    axes.set_xticks(range(len(names)), ["embeddings", "1", "2", "3", "4", "last but one", "last"])
+    axes.set(xlabel="layer of the encoder", ylabel="parts of speech, accuracy")
+    axes.legend(fontsize="small")
+    return figure

@@ -41,6 +41,9 @@ CHANGES = {
 }  # fmt: skip
 LABELS = {"base": "Vanilla Transformer", "gelu": "GeLU", "reglu": "ReGLU", "geglu": "GeGLU",
           "swiglu": "SwiGLU", "rms_norm": "RMS Norm"}  # fmt: skip
+DECIDING = [  # of three seeds
+    f"{task},{name}" for task in ("lm", "mt") for name in ("base", "swiglu", "rope", "untied")
+]
 TASKS = {  # config, width of the feed-forward, and by how much one head of keys widens it
     "cpu": {
         "lm": ("configs/gpt_positions.py", 512, 96),
@@ -64,7 +67,7 @@ def get_experiment(scale: str) -> Experiment:
     small = {"steps": 240, "eval_every": 100_000, "save_every": 240, "keep": 1, "average": 1}
     return Experiment(
         config="configs/gpt_positions.py",
-        variations=seeds(chain(*rows), 1 if scale == "cpu" else 3),
+        variations=seeds(chain(*rows), 3, DECIDING if scale == "cpu" else None),
         metric="loss",
         columns=("bits_per_byte", "bleu"),
         changes={"tensorboard": False} | (small if scale == "cpu" else {}),

@@ -27,6 +27,7 @@ KINDS = {  # kind and size; characters are fewer
     "bpe_16k": ("bpe", 16_000), "unigram_4k": ("unigram", 4000), "word_4k": ("word", 4000),
     "word_16k": ("word", 16_000), "stem_4k": ("stem", 4000),
 }  # fmt: skip
+DECIDING = ("byte", "bpe_1k", "bpe_4k", "bpe_16k", "unigram_4k")  # which lose nothing: three seeds
 CPU = {"layers": 3, "width": 128, "heads": 4, "head_dim": 32, "feed_forward_width": 512}
 PAPER = {"layers": 12, "width": 768, "heads": 12, "head_dim": 64, "feed_forward_width": 3072}
 LENGTH = {"cpu": 128, "paper": 1024}
@@ -54,7 +55,7 @@ def get_experiment(scale: str) -> Experiment:
     ]
     return Experiment(
         config="configs/gpt_positions.py:rope",
-        variations=rows if scale == "cpu" else seeds(rows, 3),
+        variations=seeds(rows, 3, DECIDING if scale == "cpu" else None),
         metric="bits_per_byte",
         columns=("tokens_per_word", "unknown_rate", "loss"),
         changes=(papers.C4 | {"batch.rows": 512} if scale == "paper" else {})

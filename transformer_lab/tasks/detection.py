@@ -84,6 +84,7 @@ class Detection(Labelled):
     """
 
     NEEDS, COUNTED = ObjectDetector, "images"
+    NUMBERED = True
     load_data = staticmethod(data.load_boxes)
 
     def check(self, model_kind: str, model_config: Any) -> None:

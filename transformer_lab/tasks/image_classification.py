@@ -82,7 +82,7 @@ class ImageClassification(Labelled):
     """
 
     NEEDS, COUNTED = ImageEncoder, "images"
-    ONE_OF_MANY = True
+    ONE_OF_MANY, NUMBERED = True, True
 
     def check(self, model_kind: str, model_config: Any) -> None:
         super().check(model_kind, model_config)

@@ -21,6 +21,7 @@ class Labelled(Task):
     """A task whose model has one output for each class of the data."""
 
     ONE_OF_MANY = False  # each example has one of the classes, of which there must be two
+    NUMBERED = False  # the data gives a class's number, so that its classes are all the model's
 
     @cached_property
     def labels(self) -> list[str]:
@@ -48,7 +49,10 @@ class Labelled(Task):
     def kept_files(self) -> dict[str, bytes] | None:
         """Without the classes' names, where the data has others."""
         given = self.assets_given
-        if not given or LABELS not in given or {*self.labels} == {*self.data.labels}:
+        if not given or LABELS not in given:
+            return given
+        wanted, known = {*self.data.labels}, {*self.labels}
+        if wanted == known or wanted < known and not self.NUMBERED:
             return given
         return {name: content for name, content in given.items() if name != LABELS}
 
