@@ -1,5 +1,6 @@
 """Classes: their weights in the losses of texts, words and images, F1 of one, wrong labels."""
 
+import json
 from collections import Counter
 
 import jax
@@ -132,3 +133,15 @@ def test_data_of_one_class_is_refused_before_training(tmp_path):
     own = {"data__source": "files", "data__path": str(tmp_path / "one.csv")}
     with pytest.raises(LabError, match='all examples have the class "yes": a classifier needs two'):
         trainer_of("classification", **own, **ROWS)
+
+
+def test_a_run_keeps_its_sources_classes_if_they_hold_those_of_its_data():
+    """Other texts may lack a class; others than the source's are the outputs of a new head."""
+    task = trainer_of("classification", data__source="generated", **ROWS).task
+
+    def kept(*labels):
+        task.assets_given = {"labels.json": json.dumps(labels).encode(), "a": b"b"}
+        return task.kept_files().keys() - {"a"}
+
+    assert kept(*task.labels) == kept("third", *task.labels) == {"labels.json"}
+    assert kept(task.labels[0]) == kept("x", "y") == set()

@@ -48,12 +48,10 @@ class Labelled(Task):
 
     def kept_files(self) -> dict[str, bytes] | None:
         """Without the classes' names, where the data has others."""
-        given = self.assets_given
-        if not given or LABELS not in given:
-            return given
-        wanted, known = {*self.data.labels}, {*self.labels}
-        if wanted == known or wanted < known and not self.NUMBERED:
-            return given
+        given = self.assets_given or {}
+        known, wanted = set(json.loads(given.get(LABELS, b"[]"))), {*self.data.labels}
+        if not known or wanted == known or wanted < known and not self.NUMBERED:
+            return self.assets_given
         return {name: content for name, content in given.items() if name != LABELS}
 
     def likeliest(self, chances: Float[np.ndarray, "classes"]) -> dict[str, Any]:
