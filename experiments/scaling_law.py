@@ -112,9 +112,10 @@ def plot(table: Table) -> Figure:
     figure = Figure((9, 3.8), layout="constrained")
     curves, equal = figure.subplots(1, 2)
     runs = points(table)
+    sizes = sorted({run[0, 0] for run in runs})
     for n, tokens, losses in runs:
-        curves.loglog(6 * n * tokens, losses, "o-", ms=3, label=f"{n[0] / 1e6:.2f} M")
-    if len({run[0, 0] for run in runs}) > 2:
+        curves.loglog(6 * n * tokens, losses, f"C{sizes.index(n[0])}o-", ms=3)
+    if len(sizes) > 2:
         (e, log_a, log_b, a, b), (low, high) = intervals(runs)
         title = f"L = {e:.2f} + A/N^{a:.2f} + B/D^{b:.2f}; 90 %:"
         for name, i in (("E", 0), ("a", 3), ("b", 4)):
@@ -139,5 +140,7 @@ def plot(table: Table) -> Figure:
         equal.legend(fontsize="x-small", title="operations")
     curves.set(xlabel="floating-point operations, 6 N D", ylabel="validation loss, nats")
     equal.set(xlabel="parameters of the blocks", ylabel="validation loss, nats")
+    for i, n in enumerate(sizes):
+        curves.plot([], [], f"C{i}o-", ms=3, label=f"{n / 1e6:.2f} M")
     curves.legend(fontsize="x-small")
     return figure
