@@ -7,9 +7,13 @@
 
 Dosovitskiy 2021, table 5 and figure 4: what a ViT saw before decides what it makes of few images.
 Here shares of 719 handwritten digits (8 x 8 pixels, made 28 x 28), by a ViT from scratch and by the
-ViT of the first command, which knows clothes; its head starts anew. All make as many steps, each
-start by the rate of three that was best on 360 digits with a tenth of the images; 719 others are
-the test.
+ViT of the first command, which knows clothes; its head starts anew. All make as many steps, by the
+rate of four that was best for either start on 359 digits after a tenth of the images; 719 others
+are the test.
+
+2026-11-30, one of 2 cores (Intel Xeon), 23 minutes, three seeds: with 36, 72, 216 and 719 digits
+0.788, 0.908, 0.963 and 0.978 from scratch, 0.848, 0.929, 0.970 and 0.984 from clothes, by a rate of
+0.01; with 72 the difference is within noise.
 """
 
 from transformer_lab.sweeps.experiment import Experiment
@@ -17,7 +21,7 @@ from transformer_lab.sweeps.variations import Variation, grid, seeds, vary
 
 FILE, FROM = "configs/vit_fashion_mnist.py", "runs/vit"
 SHARES, TRIED = (5, 10, 30, 100), "10_percent"
-RATES, BEST = (1e-3, 3e-3, 1e-2), {"plain": 1e-2, "clothes": 3e-3}
+RATES, BEST = (1e-3, 3e-3, 1e-2, 3e-2), 1e-2
 STARTS = [Variation("plain", {}), Variation("clothes", {"init_from": FROM})]
 
 
@@ -25,9 +29,7 @@ def get_experiment(scale: str) -> Experiment:
     """Rows START,SHARE_percent; three seeds of the rates that won. Both scales are one."""
     shares = vary("data.share", {f"{n}_percent": n / 100 for n in SHARES})
     rates = vary("optimizer.learning_rate", RATES)
-    won = {
-        f"{start},{row.row},learning_rate={rate}" for start, rate in BEST.items() for row in shares
-    }
+    won = [row.row for row in grid(STARTS, shares, vary("optimizer.learning_rate", [BEST]))]
     rows = [row for row in grid(STARTS, shares, rates) if row.row in won or TRIED in row.row]
     return Experiment(
         config=FILE,
