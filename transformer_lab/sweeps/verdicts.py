@@ -50,8 +50,10 @@ def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
     found = [here[seed] - there[seed] for seed in here if seed in there]
     if not found:
         return math.nan, math.nan, 0
+    mean = statistics.fmean(found)
     error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
-    return statistics.fmean(found), error, len(found)
+    # Equal differences of scores that are fractions differ by rounding alone.
+    return mean, 0.0 if error < 1e-9 * abs(mean) else error, len(found)
 
 
 def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
