@@ -190,7 +190,7 @@ def test_a_kept_figure_is_drawn_again_from_its_summary(tmp_path):
     words = lambda path: re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text("utf-8"))  # noqa: E731
     kept = sorted((ROOT / "docs/figures").glob("*.svg"))
     assert [path.stem for path in kept] == [
-        "experts", "features_bert", "gradient_norms", "long_range", "positions",
+        "experts", "features_bert", "gradient_norms", "long_range", "positions", "scaling_law",
     ]  # fmt: skip
     assert all(path.stat().st_size < 40_000 for path in kept)
     stored = ROOT / "experiments/results/gradient_norms.json"

@@ -177,7 +177,7 @@ def _tuned(plan: dict[str, Any], rows: tuple[Row, ...]) -> tuple[Row, ...]:
         done = [row for row in tried if math.isfinite(row.mean(key))]
         best = max(done or tried[:1], key=lambda row: sign * row.mean(key))
         chosen = f"{best.name.removeprefix(name + ',')}, of {len(done)} values"
-        found.append(Row(name, best.runs, chosen if done and len(tried) > 1 else ""))
+        found.append(Row(name, best.runs, chosen if len(done) > 1 else ""))
     return tuple(found)
 
 
