@@ -130,7 +130,7 @@ def reach(kind: str, width: int) -> float:
     turn = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (width, width)))[0]
     weights = jnp.stack([turn, 1e-3 * turn, turn])  # a recurrence neither forgets nor saturates
     x = 1e-3 * jax.random.normal(jax.random.key(1), (REACH, width)) - 4  # nor does a decay
-    of = jax.vmap(lambda i: jax.grad(lambda x: layer(kind, x, weights)[i].sum())(x))
+    of = jax.jit(jax.vmap(lambda i: jax.grad(lambda x: layer(kind, x, weights)[i].sum())(x)))
     sees = np.abs(np.asarray(of(jnp.arange(REACH)))).sum(axis=-1) > 0
     if sees[-1, 0]:
         return math.inf
