@@ -65,10 +65,6 @@ def get_experiment(scale: str) -> Experiment:
         ),
         changes={"width": width, "lengths": lengths},
         paper=papers.VASWANI_TABLE1,
-        compares={
-            "of sequential operations": "sequential_exponent",
-            "of the path": "path_exponent",
-        },  # fmt: skip
         measure=measure,
         plot=plot,
     )

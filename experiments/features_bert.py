@@ -37,10 +37,10 @@ from transformer_lab.sweeps.variations import seeds, vary
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.building import parts_of
 from transformer_lab.tasks.counted_tags import CountedTags
-from transformer_lab.tasks.encoder_task import WordTask
 
 TRAINED, TESTED, LONGEST, ROWS = 1200, 600, 64, 32  # sentences, their pieces, sentences at once
 STEPS, BATCH, RATE = 1000, 512, 3e-3
+Words = tuple[np.ndarray, np.ndarray]  # states, numbers of tags
 EMBEDDED = "embedding_norm"  # the module whose output the first layer reads
 FEATURES = {  # name -> the paper's label, which states, and how they are joined
     "last": ("Last Hidden", slice(-1, None), "sum"),
@@ -73,9 +73,7 @@ def get_experiment(scale: str) -> Experiment:
 def measure(settings: dict[str, Any]) -> dict[str, float]:
     """The accuracy on words of documents that the classifier has not seen."""
     seed = settings["seed"]
-    (states, tags, taught), (held, wanted, asked) = states_of(settings["init_from"], seed)
-    guess = CountedTags(taught).commonest([row.words for row in asked])
-    baseline = scores.accuracy(sum((row.tags for row in asked), []), sum(guess, []))
+    (states, tags), (held, wanted), baseline = read(settings["init_from"], seed)
     _, layers, how = FEATURES[settings["features"]]
     states, held = states[:, layers], held[:, layers]
     if how == "concat":
@@ -118,7 +116,6 @@ def learned(key, states, tags, classes: int) -> dict:
     return jax.lax.scan(step, start, jax.random.split(key, STEPS))[0][0]
 
 
-@cache
 def sentences(seed: int) -> tuple[list, list]:
     """Sentences to learn from, and sentences of other documents."""
     items = brown_pos.labelled(LabelledConfig(source="brown_pos"), print).parts["train"]
@@ -131,12 +128,21 @@ def sentences(seed: int) -> tuple[list, list]:
 
 
 @cache
-def states_of(start: str, seed: int) -> list[tuple[np.ndarray, np.ndarray, list]]:
-    """For each part the states [words, 1 + layers, width], the tags' numbers, -1 for a tag that the
-    training part lacks, and the sentences that are not too long."""
-    parts = sentences(seed)
-    number = {tag: i for i, tag in enumerate(sorted({t for row in parts[0] for t in row.tags}))}
-    return [_words(*opened(start), part, number) for part in parts]
+def read(start: str, seed: int) -> tuple[Words, Words, float]:
+    """The states [words, 1 + layers, width] and numbers of tags to learn from and of other
+    documents, -1 for a tag that the first lack, and the accuracy of words' most frequent tags."""
+    task, params = opened(start)
+    parts = [[row for row in part if fits(task, row)] for part in sentences(seed)]
+    taught, asked = parts
+    number = {tag: i for i, tag in enumerate(sorted({t for row in taught for t in row.tags}))}
+    guess = CountedTags(taught).commonest([row.words for row in asked])
+    baseline = scores.accuracy(sum((row.tags for row in asked), []), sum(guess, []))
+    return *(_words(task, params, part, number) for part in parts), baseline
+
+
+def fits(task, row) -> bool:
+    """Whether a sentence is not too long."""
+    return len(task.encode_words(row.words)[0]) <= LONGEST
 
 
 @cache
@@ -145,21 +151,18 @@ def opened(start: str) -> tuple[Any, Any]:
     return embed.from_source(start)[:2]
 
 
-def _words(task, params, rows: list, number: dict[str, int]) -> tuple[np.ndarray, np.ndarray, list]:
-    """The states of the words' first pieces, the numbers of their tags, and the sentences."""
-    encoded = [WordTask.encode_words(task, row.words) for row in rows]
-    keep = [i for i, (ids, _) in enumerate(encoded) if len(ids) <= LONGEST]
-    rows = [rows[i] for i in keep]
-    tokens = np.zeros((len(keep), LONGEST), np.int32)
+def _words(task, params, rows: list, number: dict[str, int]) -> Words:
+    """The states of the words' first pieces, and the numbers of their tags."""
+    tokens = np.zeros((len(rows), LONGEST), np.int32)
     mask, firsts = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, bool)
-    for row, (ids, of_words) in enumerate(encoded[i] for i in keep):
+    for row, (ids, of_words) in enumerate(task.encode_words(row.words) for row in rows):
         tokens[row, : len(ids)], mask[row, : len(ids)] = ids, True
         firsts[row, of_words] = True
     layers = jax.jit(partial(_layers, task.model))
     parts = zip(parts_of(tokens, ROWS), parts_of(mask, ROWS), strict=True)
     states = [np.asarray(layers(params, a, b))[:n] for (a, n), (b, _) in parts]
     tags = [number.get(tag, -1) for row in rows for tag in row.tags]
-    return np.concatenate(states)[firsts], np.array(tags), rows
+    return np.concatenate(states)[firsts], np.array(tags)
 
 
 def _layers(model, params, tokens, mask):

@@ -72,7 +72,7 @@ SHAZEER_TABLE1 = Published(
 )
 DEVLIN_TABLE7 = Published(
     "Devlin 2019 (arXiv 1810.04805), table 7", ("named entities of CoNLL-2003, F1",), True,
-    "BERT base, 110 M parameters, two LSTM layers of 768 on states of 14,000 sentences",
+    "BERT base, 110 M parameters, two LSTM layers of 768 on its states",
     {"Embeddings": (91.0,), "Second-to-Last Hidden": (95.6,), "Last Hidden": (94.9,),
      "Weighted Sum Last Four Hidden": (95.9,), "Concat Last Four Hidden": (96.1,),
      "Weighted Sum All 12 Layers": (95.5,)},

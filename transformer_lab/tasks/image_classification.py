@@ -199,11 +199,7 @@ class ImageClassification(Labelled):
         """The images of a split. Raises: LabError if their classes are not the model's."""
         if self.headless:
             raise LabError(NO_CLASSES)
-        if self.data.labels != self.labels:
-            raise LabError(
-                f"the data has the classes {', '.join(self.data.labels)[:200]}, the checkpoint "
-                f"{', '.join(self.labels)[:200]}: train on data with the same ones"
-            )
+        self.check_classes()
         return super().examples(split)
 
     @cached_property

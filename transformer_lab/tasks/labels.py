@@ -21,7 +21,7 @@ class Labelled(Task):
     """A task whose model has one output for each class of the data."""
 
     ONE_OF_MANY = False  # each example has one of the classes, of which there must be two
-    NUMBERED = False  # the data gives a class's number, so that its classes are all the model's
+    NUMBERED = False  # an example has its class's number, so that data and model have one list
 
     @cached_property
     def labels(self) -> list[str]:
@@ -49,10 +49,20 @@ class Labelled(Task):
     def kept_files(self) -> dict[str, bytes] | None:
         """Without the classes' names, where the data has others."""
         given = self.assets_given or {}
-        known, wanted = set(json.loads(given.get(LABELS, b"[]"))), {*self.data.labels}
-        if not known or wanted == known or wanted < known and not self.NUMBERED:
+        known, wanted = json.loads(given.get(LABELS, b"[]")), self.data.labels
+        fits = wanted == known if self.NUMBERED else {*wanted} <= {*known}
+        if fits or not known:
             return self.assets_given
         return {name: content for name, content in given.items() if name != LABELS}
+
+    def check_classes(self) -> None:
+        """Raises: LabError if the data's list of classes is not the model's."""
+        if self.data.labels != self.labels:
+            raise LabError(
+                f"the data has the classes {', '.join(self.data.labels)[:200]}, the checkpoint "
+                f"{', '.join(self.labels)[:200]}: take data with the same ones, or train a new run "
+                "on these with --init_from, which gets a head of its own"
+            )
 
     def likeliest(self, chances: Float[np.ndarray, "classes"]) -> dict[str, Any]:
         """The likeliest class, its probability, and the probability of every class by name."""

@@ -130,8 +130,11 @@ def source_of(resolved: Resolved, saved: Saved | None, init_from: str, into: str
 def task_from(
     source: Source | None, saved: Saved | None, build: Callable[[dict | None], Task]
 ) -> tuple[Task, str]:
-    """The task that `build` makes of a checkpoint's files, and a pattern of what to take, in which
-    {} is the user's: of a new run whose data has other classes than its source, all but the head.
+    """The task that `build` makes of a checkpoint's files, and which of the source's parameters are
+    taken, a pattern in which {} stands for --init_pattern.
+
+    Those are all; but a new run whose data has other classes than its source takes all but the
+    outputs of classes, and not the files that name them.
     """
     task = build(where.assets if (where := saved or source) else None)
     if saved or not source or (kept := task.kept_files()) == source.assets:
