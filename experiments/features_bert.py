@@ -37,6 +37,7 @@ from transformer_lab.sweeps.variations import seeds, vary
 from transformer_lab.tasks import scores
 from transformer_lab.tasks.building import parts_of
 from transformer_lab.tasks.counted_tags import CountedTags
+from transformer_lab.tasks.encoder_task import WordTask
 
 TRAINED, TESTED, LONGEST, ROWS = 1200, 600, 64, 32  # sentences, their pieces, sentences at once
 STEPS, BATCH, RATE = 1000, 512, 3e-3
@@ -142,7 +143,7 @@ def read(start: str, seed: int) -> tuple[Words, Words, float]:
 
 def fits(task, row) -> bool:
     """Whether a sentence is not too long."""
-    return len(task.encode_words(row.words)[0]) <= LONGEST
+    return len(WordTask.encode_words(task, row.words)[0]) <= LONGEST
 
 
 @cache
@@ -155,7 +156,7 @@ def _words(task, params, rows: list, number: dict[str, int]) -> Words:
     """The states of the words' first pieces, and the numbers of their tags."""
     tokens = np.zeros((len(rows), LONGEST), np.int32)
     mask, firsts = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, bool)
-    for row, (ids, of_words) in enumerate(task.encode_words(row.words) for row in rows):
+    for row, (ids, of_words) in enumerate(WordTask.encode_words(task, row.words) for row in rows):
         tokens[row, : len(ids)], mask[row, : len(ids)] = ids, True
         firsts[row, of_words] = True
     layers = jax.jit(partial(_layers, task.model))

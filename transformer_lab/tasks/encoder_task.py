@@ -63,13 +63,6 @@ class EncoderTask(Bucketed):
         a = min(len(first), max(room - len(second), room - room // 2))
         return [tok.bos_id, *first[:a], *between, *second[: room - a], tok.eos_id]
 
-    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Token ids, and the index of each word's first token; a word without tokens gets [UNK]."""
-        tok = self.tokenizer
-        pieces = [ids or [tok.unk_id] for ids in tok.encode_words(words)]
-        firsts = (1 + np.cumsum([0, *map(len, pieces)])[:-1]).tolist()
-        return [tok.bos_id, *(i for ids in pieces for i in ids), tok.eos_id], firsts
-
     def apply(self, params: Params, batch: Batch, dropout_key: Any = None, **more: Any) -> dict:
         """The model's outputs. Tokens of a second text get type 1 if the model has token types."""
         tokens, mask = batch["tokens"], batch["tokens_mask"]
@@ -123,6 +116,13 @@ class EncoderTask(Bucketed):
 
 class WordTask(EncoderTask):
     """A task on the words of a text, each of which may be several tokens."""
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Token ids, and the index of each word's first token; a word without tokens gets [UNK]."""
+        tok = self.tokenizer
+        pieces = [ids or [tok.unk_id] for ids in tok.encode_words(words)]
+        firsts = (1 + np.cumsum([0, *map(len, pieces)])[:-1]).tolist()
+        return [tok.bos_id, *(i for ids in pieces for i in ids), tok.eos_id], firsts
 
     def encode_lines(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """`encode_words` of each text's words, divided at white space. Raises: LabError for a text
