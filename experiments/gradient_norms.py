@@ -41,6 +41,7 @@ def get_experiment(scale: str) -> Experiment:
         config="",
         variations=seeds(rows, 3),
         metric="last",
+        higher_is_better=None,
         columns=("first", "last_over_first", "norm_25", "norm_50", "norm_75"),
         changes={"width": width},
         base={f"{place},layers={n}": f"{place},layers={depths[0]}"

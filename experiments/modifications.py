@@ -33,9 +33,10 @@ BASE = {
 CHANGES = {
     "base": {}, "gelu": {"activation": "gelu"}, "reglu": {"activation": "reglu"},
     "geglu": {"activation": "geglu"}, "swiglu": {"activation": "swiglu"},
-    "rms_norm": {"norm": "rms_norm"}, "dyt": {"norm": "dyt"}, "post_norm": {"norm_place": "post"},
-    "parallel": {"block": "parallel"}, "rope": {"positions": "rope"},
-    "alibi": {"positions": "alibi"}, "t5_positions": {"positions": "t5"},
+    "rms_norm": {"norm": "rms_norm"}, "dyt": {"norm": "dyt", "dyt_alpha": 1.0},
+    "post_norm": {"norm_place": "post"}, "parallel": {"block": "parallel"},
+    "rope": {"positions": "rope"}, "alibi": {"positions": "alibi"},
+    "t5_positions": {"positions": "t5"},
     "multi_query": {"kv_heads": 1}, "untied": {"tie_head": False},
     "no_bias": {"attention_bias": False, "feed_forward_bias": False},
 }  # fmt: skip
@@ -64,7 +65,13 @@ def get_experiment(scale: str) -> Experiment:
             {"config": config, "task.other_lengths": ()} if task == "lm" else {"config": config}
         )
         rows.append(grid([Variation(task, common)], [_row(*x, *widths) for x in CHANGES.items()]))
-    small = {"steps": 240, "eval_every": 100_000, "save_every": 240, "keep": 1, "average": 1}
+    small = {
+        "steps": 400, "eval_every": 100_000, "save_every": 400, "keep": 1, "average": 1,
+        # Both tasks start alike and are trained alike, so that only the task differs.
+        "model.kernel_init": "xavier_uniform", "model.depth_scaled_init": False,
+        "optimizer.name": "muon", "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 40,
+        "optimizer.schedule": "cosine", "optimizer.clip_norm": 1.0,
+    }  # fmt: skip
     return Experiment(
         config="configs/gpt_positions.py",
         variations=seeds(chain(*rows), 3, DECIDING if scale == "cpu" else None),

@@ -32,7 +32,7 @@ class Experiment:
     config: str  # the base, FILE or FILE:ARG; "" where `measure` takes the place of training
     variations: list[Variation]
     metric: str = "loss"
-    higher_is_better: bool = False
+    higher_is_better: bool | None = False  # None: neither, a verdict says "more" or "less"
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)  # applied to all runs
     columns: tuple[str, ...] = ()  # other scores of the test split to show; (): the task's `SHOWN`
     paper: Published | None = None  # the published table, whose figures stand beside ours

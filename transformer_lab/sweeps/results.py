@@ -25,7 +25,7 @@ PLAN = {  # what sweep.json must hold
     "experiment": str,
     "scale": str,
     "metric": str,
-    "higher_is_better": bool,
+    "higher_is_better": bool | None,
     "columns": list[str],
     "paper": dict,
     "compares": dict[str, str],
@@ -124,6 +124,8 @@ class Table:
     @functools.cached_property
     def best(self) -> str | None:
         """The row that is best on the validation split, among those with all seeds finished."""
+        if self.plan["higher_is_better"] is None:
+            return None
         key, sign = f"validation/{self.plan['metric']}", 1 if self.plan["higher_is_better"] else -1
         whole = [row for row in self.rows if len(row.numbers(key)) == len(row.runs)]
         whole = [row for row in whole if math.isfinite(row.mean(key))]

@@ -73,20 +73,24 @@ def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
         score, theirs_higher = of_paper, paper.get("higher_is_better", True)
         higher = plan["higher_is_better"] if score == plan["metric"] else theirs_higher
     difference, error, count = paired(row, base, f"test/{score}")
-    ours = difference if higher else -difference
-    known = None if apart is None else apart if theirs_higher else -apart
-    says = _says(ours, error, count, known)
+    neutral = plan["higher_is_better"] is None
+    ours = difference if higher or neutral else -difference
+    known = None if apart is None else apart if theirs_higher or neutral else -apart
+    says = _says(ours, error, count, known, ("more", "less") if neutral else ("better", "worse"))
     facts = (score, difference, error, count, column, published, apart)
     return Verdict(row.name, base.name, *facts, says)
 
 
-def _says(ours: float, error: float, seeds: int, published: float | None) -> str:
-    """The sentence; `ours` and `published` are differences of which more is better."""
+def _says(
+    ours: float, error: float, seeds: int, published: float | None, ways: tuple[str, str]
+) -> str:
+    """The sentence; `ours` and `published` are differences, `ways` the words for those above and
+    below 0."""
     if not math.isfinite(error):
         return f"not told by {seeds} seed{'' if seeds == 1 else 's'}"
     if abs(ours) < 2 * error or not ours:
         return "within noise"
-    way = "better" if ours > 0 else "worse"
+    way = ways[ours < 0]
     if published is None:
         return way
     if not published:
