@@ -20,7 +20,7 @@ from transformer_lab.training import peers, runs
 from transformer_lab.training.config import default_config, from_stored
 from transformer_lab.training.places import place, remote
 from transformer_lab.training.signals import SIGNALS, Stopped
-from transformer_lab.training.startup import order_simulated, set_flags
+from transformer_lab.training.startup import count_programs, order_simulated, set_flags
 
 flags.DEFINE_string(
     "peers",
@@ -321,6 +321,7 @@ def _setup() -> None:
         set_flags()
     if flags.FLAGS.peers:
         peers.join(flags.FLAGS.peers, flags.FLAGS.peer_timeout)
+    count_programs()
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

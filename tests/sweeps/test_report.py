@@ -77,6 +77,14 @@ def test_a_score_that_is_no_number_is_not_best_and_has_no_deviation(tmp_path):
     assert math.isnan(row.deviation("validation/accuracy"))
 
 
+def test_the_report_says_how_many_programs_had_been_compiled_before(tmp_path):
+    make_sweep(tmp_path, SCORES)
+    for seed, counts in enumerate(({"programs": 900, "cached_programs": 100}, {"programs": 300})):
+        file = tmp_path / f"a,seed={seed}" / "results.json"
+        write_json(file, read_json(file) | counts)
+    assert "Of 1,200 programs 100 had been compiled before." in write_report(tmp_path)
+
+
 def test_failed_and_missing_runs_are_named(tmp_path):
     text = write_report(make_sweep(tmp_path, SCORES))
     assert "- failed: c,seed=1: step 3: loss nan" in text

@@ -1,14 +1,25 @@
 """What the log says of a run's speed, and the switches for it."""
 
 import dataclasses
+from itertools import pairwise
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from transformer_lab import models
 from transformer_lab.models.decoder import DecoderConfig, training_flops
 from transformer_lab.training import pace
 from transformer_lab.training.chips import CHIPS
-from transformer_lab.training.startup import GPU, TPU, order_simulated, set_flags
+from transformer_lab.training.startup import (
+    GPU,
+    TPU,
+    count_programs,
+    order_simulated,
+    programs,
+    set_flags,
+)
 
 
 class Clock:
@@ -107,3 +118,33 @@ def test_simulated_devices_have_threads_for_all_collectives_that_can_start():
     ):
         order_simulated(told)
         assert told == wanted
+
+
+def test_programs_are_counted_and_those_that_were_compiled_before(tmp_path):
+    """The same function is compiled once for the cache and then read from it."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    count_programs()
+    try:
+        told = [_after(settings)]
+        for _ in range(2):
+            jax.jit(lambda x: x * 3 + 0.125)(np.ones(7, np.float32)).block_until_ready()
+            told.append(programs())
+    finally:
+        _after(before)
+    first, second = (
+        [now[name] - then.get(name, 0) for name in ("programs", "cached_programs")]
+        for then, now in pairwise(told)
+    )
+    assert first == [1, 0] and second == [1, 1]
+
+
+def _after(settings) -> dict[str, int]:
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    return programs()

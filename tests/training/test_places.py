@@ -23,7 +23,7 @@ from transformer_lab.training.signals import Stopped
 from transformer_lab.training.writers import MetricWriter
 
 DEVICES = 1
-RATES = ("goodput", "seconds", "_per_second")  # other in each run
+RATES = ("goodput", "seconds", "_per_second", "programs")  # other in each run
 
 
 @pytest.fixture

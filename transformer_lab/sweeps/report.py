@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from transformer_lab.sweeps import plots
 from transformer_lab.sweeps.results import COSTS, Row, Table, read_table, score_keys
 from transformer_lab.sweeps.verdicts import verdicts
-from transformer_lab.terminal import print_table
+from transformer_lab.terminal import counted, print_table
 from transformer_lab.training.places import write_atomically
 from transformer_lab.training.report import REPORT
 from transformer_lab.training.writers import log
@@ -160,6 +160,12 @@ def notes(table: Table) -> list[str]:
     if paper:
         told.append(f"The paper's figures: {paper['source']}; {paper['scale']}. {_scale(table)}")
     told += [f"{row.name}: {row.chosen}, was best" for row in table.rows if row.chosen]
+    needed, cached = (
+        int(sum(sum(row.numbers(key)) for row in table.every_row))
+        for key in ("programs", "cached_programs")
+    )
+    if needed:
+        told.append(f"Of {counted(needed, 'program')} {cached:,} had been compiled before.")
     return [*told, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
 
 

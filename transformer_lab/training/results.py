@@ -12,6 +12,7 @@ from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.loop import final_scores
 from transformer_lab.training.places import write_atomically, write_json
 from transformer_lab.training.report import RESULTS, write_report
+from transformer_lab.training.startup import programs
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import MetricWriter, log, plain, read_metrics, show_samples
@@ -61,7 +62,8 @@ def write_results(
 
     `saved_bytes` are those of the newest checkpoint's arrays on disk: the trained parameters and
     the optimizer's moments. `seconds` are those of all training steps, without evaluation and
-    start.
+    start. `programs` are those that this process needed, `cached_programs` those of them that an
+    earlier one had compiled.
     """
     lines, scored = read_metrics(workdir), (checkpoints.scored(1) or [int(state.step)])[-1]
     values = {
@@ -74,6 +76,7 @@ def write_results(
         "optimizer_bytes": sum(x.nbytes for x in jax.tree.leaves(state.opt_state)),
         "saved_bytes": checkpoints.array_bytes(),
         **_pace(lines),
+        **programs(),
         "samples": scores.samples,
         "confusion": scores.confusion,
     }
