@@ -70,6 +70,17 @@ SHAZEER_TABLE1 = Published(
     {"ReLU": (1.677,), "GELU": (1.679,), "Swish": (1.683,), "GLU": (1.663,), "Bilinear": (1.648,),
      "ReGLU": (1.645,), "GEGLU": (1.633,), "SwiGLU": (1.636,)},
 )
+DEVLIN_TABLE6 = Published(
+    "Devlin 2019 (arXiv 1810.04805), table 6",
+    ("perplexity of hidden tokens", "MNLI, %", "MRPC, %", "SST-2, %"), False,
+    "BERT's own steps and data for each size, 12 layers of width 768 have 110 M parameters",
+    {"L = 3, H = 768, A = 12": (5.84, 77.9, 79.8, 88.4),
+     "L = 6, H = 768, A = 3": (5.24, 80.6, 82.2, 90.7),
+     "L = 6, H = 768, A = 12": (4.68, 81.9, 84.8, 91.3),
+     "L = 12, H = 768, A = 12": (3.99, 84.4, 86.7, 92.9),
+     "L = 12, H = 1024, A = 16": (3.54, 85.7, 86.9, 93.3),
+     "L = 24, H = 1024, A = 16": (3.23, 86.6, 87.8, 93.7)},
+)
 DEVLIN_TABLE7 = Published(
     "Devlin 2019 (arXiv 1810.04805), table 7", ("named entities of CoNLL-2003, F1",), True,
     "BERT base, 110 M parameters, two LSTM layers of 768 on its states",
