@@ -122,6 +122,11 @@ BAHDANAU_TABLE1 = Published(
     "1,000 hidden units, about 5 days of a GPU, 348 M words of WMT 2014 English to French",
     {"RNNencdec-50": (17.82, 26.71), "RNNsearch-50": (26.75, 34.16)},
 )
+RADFORD_PROMPTS = Published(
+    "Radford 2021 (arXiv 2103.00020), section 3.1.4", ("ImageNet, points above the label alone",),
+    True, "ViT-L/14 on 400 M pairs of pictures and texts, 1,000 classes",
+    {"label": (0.0,), "one sentence": (1.3,), "80 sentences": (4.8,)},
+)
 RAFFEL_TABLE2 = Published(
     "Raffel 2020 (arXiv 1910.10683), table 2, denoising",
     ("GLUE", "BLEU, English to French", "BLEU, English to German"), True,
