@@ -153,7 +153,8 @@ def test_every_published_table_has_a_source_and_a_figure_for_each_column():
     tables = [x for x in vars(papers).values() if isinstance(x, papers.Published)]
     assert len(tables) > 10
     for table in tables:
-        assert re.match(r"\w+ (19|20)\d\d \(arXiv \d{4}\.\d{4,5}(v\d)?\), table \d+", table.source)
+        source = r"\w+ (19|20)\d\d \(arXiv \d{4}\.\d{4,5}(v\d)?\), (table|section) \d+"
+        assert re.match(source, table.source)
         assert table.scale and table.rows
         for figures in table.rows.values():
             assert len(figures) == len(table.columns) and any(x is not None for x in figures)
