@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from transformer_lab import cli
+from transformer_lab import cli, tasks
 from transformer_lab.errors import LabError
+from transformer_lab.kinds import kinds
 from transformer_lab.tasks import baselines
 from transformer_lab.terminal import print_table, short
 from transformer_lab.text.stream import continuation
@@ -67,11 +68,11 @@ def measure(
     `assets` are the files of a checkpoint, whose tokenizer is then used and none is trained.
     Raises: LabError for a task without a baseline, or data that does not go with it.
     """
-    if resolved.task_kind not in baselines.BASELINES:
-        kinds = ", ".join(baselines.BASELINES)
-        raise LabError(f"a baseline needs a task {kinds}, not {resolved.task_kind}")
+    if resolved.task_kind not in (able := kinds(tasks.__name__, "BASELINE")):
+        raise LabError(f"a baseline needs a task {', '.join(able)}, not {resolved.task_kind}")
+    function = getattr(baselines, tasks.objective(resolved.task_kind).BASELINE)
     build = lambda: runs.build_task(resolved, assets, runs.mesh_to_use(resolved))  # noqa: E731
-    yield from baselines.BASELINES[resolved.task_kind](resolved.sections, build, order)
+    yield from function(resolved.sections, build, order)
 
 
 def proceed(resolved: Resolved, assets: dict[str, bytes] | None) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_lab import cli
+from transformer_lab import cli, tasks
 from transformer_lab.errors import LabError
+from transformer_lab.kinds import kinds
 from transformer_lab.sweeps.runner import SWEEP
 from transformer_lab.tasks.abilities import Continues, Detects, Predicts, Transcribes, Translates
 from transformer_lab.tasks.base import Task
-from transformer_lab.tasks.baselines import BASELINES
 from transformer_lab.training import runs
 from transformer_lab.training.places import refuse_inside
 from transformer_lab.training.writers import log
@@ -56,6 +56,6 @@ def next_steps(task: Task, kind: str, workdir: Path) -> list[str]:
     """Commands that suit a finished run, one a line."""
     able = [use for use in USES if isinstance(task, use[0])]
     uses = [f"{name} --workdir={workdir} {more}" for _, name, more in able]
-    if kind in BASELINES:
+    if kind in kinds(tasks.__name__, "BASELINE"):
         uses.append(f"baseline --workdir={workdir}  # what it must beat")
     return [f"next: transformer_lab {use}" for use in uses]

@@ -1,6 +1,7 @@
 """Objectives by name: each file has `SECTIONS` (its config dataclasses) and `build(...)`.
 
-A file may name in `SHOWN` the scores that a sweep's table shows unless its experiment says which.
+A file may name in `SHOWN` the scores that a sweep's table shows unless its experiment says which,
+and in `BASELINE` the function of `transformer_lab.tasks.baselines` that a model must beat.
 
 `transformer_lab.tasks.base` defines what the trainer requires of a task."""
 

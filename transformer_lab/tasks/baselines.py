@@ -1,4 +1,4 @@
-"""What a trained model must beat on the same splits: baselines of six tasks, one interface.
+"""What a trained model must beat on the same splits: baselines of tasks that name one of these.
 
 A baseline yields (its name, the split, how many examples that has, scores by name)."""
 
@@ -145,13 +145,3 @@ def _score(model: NGram, documents) -> tuple[float, int, float]:
         for d, i in some
     ]
     return -float(sum(log.sum() for log in logs)), tokens, float(np.mean(hits))
-
-
-BASELINES = {
-    "classification": texts,
-    "forecasting": forecasts,
-    "image_classification": images,
-    "language_modeling": language,
-    "tagging": tags,
-    "translation": translation,
-}

@@ -167,3 +167,4 @@ def _finite(label: str | float | None) -> float | None:
 
 build = Classification
 SHOWN = ("accuracy",)
+BASELINE = "texts"

@@ -52,6 +52,7 @@ class ForecastingConfig:
 
 
 SECTIONS = {"task": ForecastingConfig, "data": SeriesConfig, "batch": RowCount}
+BASELINE = "forecasts"
 
 
 class Forecasting(Task):

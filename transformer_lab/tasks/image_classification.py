@@ -330,3 +330,4 @@ def soft_cross_entropy(
 
 build = ImageClassification
 SHOWN = ("accuracy",)
+BASELINE = "images"

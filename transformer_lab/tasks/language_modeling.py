@@ -55,6 +55,7 @@ SECTIONS = {
     "tokenizer": text.TokenizerConfig,
     "decode": DecodeConfig,
 }
+BASELINE = "language"
 
 
 class LanguageModeling(Task):

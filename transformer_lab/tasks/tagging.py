@@ -113,3 +113,4 @@ class Tagging(Labelled, WordTask):
 
 build = Tagging
 SHOWN = ("accuracy",)
+BASELINE = "tags"

@@ -175,3 +175,4 @@ class Translation(Bucketed):
 
 build = Translation
 SHOWN = ("bleu",)
+BASELINE = "translation"
