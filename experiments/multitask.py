@@ -23,9 +23,9 @@ DECIDING = ("mixture", "translate", "sentiment")  # three seeds
 
 
 def get_experiment(scale: str) -> Experiment:
-    """1,500 steps of the mixture. At scale paper T5 small's sizes on the same data, 30,000 steps
+    """1,000 steps of the mixture. At scale paper T5 small's sizes on the same data, 30,000 steps
     and three seeds of all."""
-    config, many = load_module(FILE), 1 / 2 if scale == "cpu" else 10
+    config, many = load_module(FILE), 1 / 3 if scale == "cpu" else 10
     rows = [
         Variation(
             task or "mixture",

@@ -94,7 +94,8 @@ def _step(stamps: list[list[int]]) -> tuple[int, str]:
     all stamps are first days of a month, or all last days."""
     at = np.array(sum(stamps, []), "M8[m]")
     days = at.astype("M8[D]")
-    firsts, lasts = (x - x.astype("M8[M]").astype("M8[D]") for x in (days, days + 1))
+    next_days = days + np.timedelta64(1, "D")
+    firsts, lasts = (x - x.astype("M8[M]").astype("M8[D]") for x in (days, next_days))
     whole = not (at - days).astype(int).any()
     monthly = whole and not (firsts.astype(int).any() and lasts.astype(int).any())
     steps = Counter(x for at in stamps for x in np.diff(_in("M" if monthly else "m", at)).tolist())
