@@ -57,6 +57,13 @@ class Pictures(Sees, Protocol):
 
 
 @runtime_checkable
+class Clips(Pictures, Protocol):
+    """Settings of a model that classifies clips of several frames."""
+
+    frames: int
+
+
+@runtime_checkable
 class Patches(Pictures, Protocol):
     """Settings of a model whose attention sees all patches of an image in one sequence."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_lab import text
 from transformer_lab.errors import LabError
-from transformer_lab.models.base import Pictures, Towers
+from transformer_lab.models.base import Clips, Pictures, Towers
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
@@ -25,7 +25,7 @@ def stand_in(model: Any, sections: dict[str, Any]) -> dict[str, bytes]:
     if isinstance(model, Pictures):
         half = [0.5] * model.channels
         form = {"size": model.image_size, "channels": model.channels, "mean": half, "std": half}
-        form |= {"frames": model.frames} if hasattr(model, "frames") else {}
+        form |= {"frames": model.frames} if isinstance(model, Clips) else {}
         files["images.json"] = json.dumps(form).encode()
     if "tokenizer" in sections:
         texts = model.text if isinstance(model, Towers) else model

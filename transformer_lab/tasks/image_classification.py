@@ -19,7 +19,7 @@ from transformer_lab.data.images.reading import read_image
 from transformer_lab.data.images.video import read_clip
 from transformer_lab.data.splits import SPLITS, source_of
 from transformer_lab.errors import LabError, fractions
-from transformer_lab.models.base import ImageEncoder, Patches
+from transformer_lab.models.base import Clips, ImageEncoder, Patches
 from transformer_lab.ops.heads import mean_distance, patch_places
 from transformer_lab.ops.losses import (
     Pair,
@@ -99,7 +99,7 @@ class ImageClassification(Labelled):
             channels=data.channels or self._form.get("channels", 0),
             frames=data.frames or self._form.get("frames", 0),
         )
-        if hasattr(model_config, "frames") != bool(self.frames):
+        if isinstance(model_config, Clips) != bool(self.frames):
             raise LabError(
                 f'config.data.frames = {self.frames} does not go with model.kind = "{model_kind}": '
                 'clips, of 1 frame or more, go with "video", images (0) with the others'
