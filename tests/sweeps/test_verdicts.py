@@ -187,6 +187,21 @@ def test_the_verdicts_in_the_docs_are_those_of_the_stored_runs(path):
     assert kept["runs"] and all(kept["settings"] | x["settings"] for x in kept["runs"].values())
 
 
+def test_each_table_says_when_on_what_and_what_follows():
+    """Each section of the page on experiments that has a table; one measurement has no verdict."""
+    page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    sections = [part for part in page.split("\n## ")[1:] if "| --- |" in part]
+    assert len(sections) > 20 and sections[-1].startswith("Findings of before, and now")
+    for section in sections[:-1]:
+        name, _, text = section.partition("\n")
+        text = " ".join(text.split())
+        assert re.search(r"20\d\d-\d\d-\d\d", text), name
+        assert "AMD" in text or "Intel" in text, name
+        assert re.search(r"second|minute|hour", text), name
+        assert re.search(r"seed|draws|divisions|questions|One measurement of each", text), name
+        assert "| verdict |" in section or "One measurement of each" in text, name
+
+
 def test_a_kept_figure_is_drawn_again_from_its_summary(tmp_path):
     """The words of the figures in the docs are those of a new one; the command refuses the rest."""
     words = lambda path: re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text("utf-8"))  # noqa: E731
