@@ -234,10 +234,17 @@ def test_a_run_is_opened_in_python(workdir):
         transformer_lab.open_run(workdir, {"decode.beams": 2})
 
 
-def test_importing_the_package_alone_loads_next_to_nothing():
-    code = "import sys, transformer_lab; print({'jax', 'flax', 'numpy'} & set(sys.modules))"
+@pytest.mark.parametrize(("module", "names"), [
+    ("transformer_lab", {"jax", "flax", "numpy"}),
+    ("transformer_lab.commands.train", {"matplotlib", "pandas", "sacrebleu", "sklearn"}),
+])  # fmt: skip
+def test_an_import_does_not_load_what_only_others_need(module, names):
+    code = f"import sys, {module}; print({names} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_misspelt_name_of_the_package_is_an_attribute_error():
     with pytest.raises(AttributeError, match="open_rum"):
         transformer_lab.open_rum  # noqa: B018
 
