@@ -42,9 +42,10 @@ CHANGES = {
 }  # fmt: skip
 LABELS = {"base": "Vanilla Transformer", "gelu": "GeLU", "reglu": "ReGLU", "geglu": "GeGLU",
           "swiglu": "SwiGLU", "rms_norm": "RMS Norm"}  # fmt: skip
-DECIDING = [  # of three seeds
-    f"{task},{name}" for task in ("lm", "mt") for name in ("base", "swiglu", "rope", "untied")
-]
+DECIDING = {  # of three seeds
+    *(f"{task},{name}" for task in ("lm", "mt") for name in ("base", "swiglu", "rope")),
+    *("lm,untied", "mt,parallel"),
+}
 STEPS = {"lm": 400, "mt": 300}  # at scale cpu
 TASKS = {  # config, width of the feed-forward, and by how much one head of keys widens it
     "cpu": {

@@ -88,6 +88,9 @@ def test_other_scores_get_a_verdict_as_well(tmp_path):
     assert [(x.score, x.difference, x.says) for x in verdicts(table)][1] == (
         "loss", -3.5, "better",
     )  # fmt: skip
+    for run in table.rows[1].runs:
+        del run.values["test/accuracy"]
+    assert [x.score for x in verdicts(table)] == ["loss"]  # a score that the row lacks has none
 
 
 def test_a_score_of_which_less_is_better_has_its_own_column_of_the_paper(tmp_path):

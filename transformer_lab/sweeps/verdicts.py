@@ -30,15 +30,12 @@ class Verdict(NamedTuple):
 
 def verdicts(table: Table) -> list[Verdict]:
     """A verdict on each row that has a base, and one for each other score that plan["also"] names.
-    A row whose runs lack such a score has no verdict on it."""
+    A row whose runs lack a score has no verdict on it."""
     rows, also = {row.name: row for row in table.rows}, table.plan["also"]
     bases = table.plan["base"].items()
     pairs = [(rows[name], rows[base]) for name, base in bases if {name, base} <= rows.keys()]
-    return [
-        _verdict(table.plan, row, base, score)
-        for row, base in pairs if row.finished for score in ("", *also)
-        if not score or row.numbers(f"test/{score}")
-    ]  # fmt: skip
+    found = (_verdict(table.plan, *pair, score) for pair in pairs for score in ("", *also))
+    return [one for one in found if rows[one.row].numbers(f"test/{one.score}")]
 
 
 def paired(row: Row, base: Row, key: str) -> tuple[float, float, int]:
