@@ -9,15 +9,16 @@ feed-forward what it saves; all else leaves a step's FLOPs as they are, to a hun
 rows of a task have as many steps. The plot: by how much each lowers the held-out loss, one task
 against the other.
 
-Scale cpu: the small GPT on the Brown corpus (500 steps are its config's) and the translator of
-software strings (1,050), 240 steps and one seed each; 30 runs, 39 minutes on 2 cores; small
-differences say little. At scale paper GPT-2 small, the base translator, three seeds.
+Scale cpu: the small GPT on the Brown corpus for 400 steps and the translator of software strings
+for 300, both from Xavier's initial values and by Muon, so that only the task differs; three seeds
+of what decides, 46 runs, two and a half hours of one core. At scale paper GPT-2 small, the base
+translator, three seeds.
 
-2026-11-28, nats gained by the language model and by the translator: RoPE 0.17 and 0.14, ALiBi
-0.14 and 0.19, T5's positions 0.06 and 0.13, a head of its own 0.11 and 0.54, gates 0.01 and 0.24 to
-0.29, the parallel block 0.00 and 0.37, RMSNorm 0.01 and -0.05, DyT -0.05 and -0.20, the norm last
-0.00 and -0.54, one head of keys 0.01 and -0.18, of one seed. The tasks differ in initial values and
-optimizer as well, so that what does not transfer may be due to those.
+2026-11-30, one of 2 cores (Intel Xeon), 43 of 46 runs, loss against the base, language model and
+translator: SwiGLU +0.005 and +0.088, RoPE -0.230 and +0.043 (three seeds); the untied head -0.042
+and -0.038, the parallel block +0.007 and -0.133 (three seeds of -0.042 and -0.133). One seed: GELU
+-0.001 and -0.023, RMSNorm -0.002 and -0.015, DyT +0.144 and +0.281, the norm last +0.076 and
++0.673, ALiBi -0.191 and +0.064. Gates are behind after so few steps, as in `activations`.
 """
 
 from matplotlib.figure import Figure
