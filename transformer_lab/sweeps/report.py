@@ -165,7 +165,10 @@ def notes(table: Table) -> list[str]:
         for key in ("programs", "cached_programs")
     )
     if needed:
-        told.append(f"Of {counted(needed, 'program')} {cached:,} had been compiled before.")
+        told.append(
+            f"Of {counted(needed, 'compiled program')} that the runs needed {cached:,} were there "
+            "from earlier runs."
+        )
     return [*told, *lines, *(f"missing: {run.name}: {run.state}" for run in missing)]
 
 
