@@ -29,10 +29,10 @@ from transformer_lab.commands import embed
 from transformer_lab.data.documents import DocumentsConfig
 from transformer_lab.data.sources import brown
 from transformer_lab.errors import LabError
-from transformer_lab.ops import heads
 from transformer_lab.sweeps.experiment import Experiment
 from transformer_lab.sweeps.variations import Variation, seeds
-from transformer_lab.viewing.capture import captured, stacked
+from transformer_lab.viewing import heads
+from transformer_lab.viewing.capture import Map, captured, stacked
 
 TEXTS, LENGTH, LAYERS = 32, 128, 6
 STARTS = ("trained", "untrained")
@@ -45,14 +45,13 @@ def get_experiment(scale: str) -> Experiment:
         for start in STARTS
         for layer in range(1, LAYERS + 1)
     ]
-    base = {f"trained,layer_{i}": f"untrained,layer_{i}" for i in range(1, LAYERS + 1)}
     return Experiment(
         config="",
         variations=seeds(rows, 3),
         metric="entropy",
         higher_is_better=None,
         columns=("least_entropy", "most_entropy", "distance", "first", "end", "before"),
-        base=base,
+        base={f"trained,layer_{i}": f"untrained,layer_{i}" for i in range(1, LAYERS + 1)},
         also=("distance", "first"),
         measure=measure,
         plot=plot,
@@ -61,7 +60,7 @@ def get_experiment(scale: str) -> Experiment:
 
 
 def measure(settings: dict[str, Any]) -> dict[str, float]:
-    """One layer's scores, the mean over the heads but where a head is named."""
+    """One layer's scores: means over its heads, and the entropies of two of them."""
     found = read(settings["init_from"], settings["start"], settings["seed"])
     here = {name: values[settings["layer"] - 1] for name, values in found.items()}
     extremes = {"least_entropy": min(here["entropy"]), "most_entropy": max(here["entropy"])}
@@ -82,15 +81,11 @@ def read(init_from: str, start: str, seed: int) -> dict[str, np.ndarray]:
     if start == "untrained":
         params = task.init(jax.random.key(seed))
     tokens = jnp.asarray([task.encode(ids[: LENGTH - 2]) for ids in texts(task.tokenizer, seed)])
-    weights = jnp.asarray(stacked(captured(task.model, params, tokens)["encoder"]))
-    scores = {
-        "entropy": heads.entropy(weights),
-        "distance": heads.mean_distance(weights),
-        "first": weights[..., 0].mean(axis=-1),
-        "end": weights[..., -1].mean(axis=-1),
-        "before": heads.previous_token_score(weights),
-    }
-    return {name: np.asarray(x.mean(axis=0)) for name, x in scores.items()}
+    weights = stacked(captured(task.model, params, tokens)["encoder"])
+    scores = heads.measure(Map(weights, [], []))
+    scores["before"] = scores.pop("previous token")
+    scores |= {"first": weights[..., 0].mean(axis=-1), "end": weights[..., -1].mean(axis=-1)}
+    return {name: x.mean(axis=0) for name, x in scores.items()}  # over the texts
 
 
 def texts(tokenizer: Any, seed: int) -> list[list[int]]:

@@ -7,7 +7,8 @@ perplexity and after fine-tuning. Here a third of the paper's layers and a quart
 without the fine-tuning: the losses of hidden tokens, all of which are a [MASK].
 
 Scale cpu: the model of configs/bert_brown.py for 800 steps, three seeds of the rows in `DECIDING`,
-12 runs, about 75 minutes of one core. At scale paper the sizes of the paper, three seeds of each.
+12 runs, planned for 75 minutes of one core and not run yet. At scale paper the paper's sizes, three
+seeds of each.
 """
 
 from transformer_lab.sweeps import papers
@@ -23,13 +24,12 @@ def get_experiment(scale: str) -> Experiment:
     shared = load_module("experiments/masking_bert.py").get_experiment(scale)
     rows = {size: _row(*size, *((3, 4, 2) if scale == "cpu" else (1, 1, 1))) for size in SIZES}
     decide = [rows[size].row for size in DECIDING] if scale == "cpu" else None
-    varied = rows[BASE].changes
     return Experiment(
         config=shared.config,
         variations=seeds([*rows.values()], 3, decide),
         metric="mlm_loss",
         columns=("mlm_accuracy",),
-        changes={key: value for key, value in shared.changes.items() if key not in varied},
+        changes=shared.changes,  # which a row's own sizes replace
         paper=papers.DEVLIN_TABLE6,
         paper_rows={rows[x].row: "L = {}, H = {}, A = {}".format(*x) for x in SIZES},
         base=rows[BASE].row,
@@ -37,6 +37,7 @@ def get_experiment(scale: str) -> Experiment:
 
 
 def _row(layers: int, width: int, heads: int, deep: int, wide: int, split: int) -> Variation:
+    """A size of the paper, of which layers, width and heads are divided by the last three."""
     layers, width, heads = layers // deep, width // wide, -(-heads // split)
     sizes = {
         "layers": layers, "width": width, "heads": heads, "head_dim": width // heads,

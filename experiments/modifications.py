@@ -15,8 +15,8 @@ of what decides, 46 runs, two and a half hours of one core. At scale paper GPT-2
 translator, three seeds.
 
 2026-11-30, one of 2 cores (Intel Xeon), 43 of 46 runs, loss against the base, language model and
-translator: SwiGLU +0.005 and +0.088, RoPE -0.230 and +0.043 (three seeds); the untied head -0.042
-and -0.038, the parallel block +0.007 and -0.133 (three seeds of -0.042 and -0.133). One seed: GELU
+translator. Three seeds: SwiGLU +0.005 and +0.088, RoPE -0.230 and +0.043, the untied head -0.042
+for the first, the parallel block -0.133 for the second. One seed: GELU
 -0.001 and -0.023, RMSNorm -0.002 and -0.015, DyT +0.144 and +0.281, the norm last +0.076 and
 +0.673, ALiBi -0.191 and +0.064. Gates are behind after so few steps, as in `activations`.
 """

@@ -19,8 +19,9 @@ from transformer_lab.terminal import Waiting
 from transformer_lab.training import peers, runs
 from transformer_lab.training.config import default_config, from_stored
 from transformer_lab.training.places import place, remote
+from transformer_lab.training.programs import count_programs
 from transformer_lab.training.signals import SIGNALS, Stopped
-from transformer_lab.training.startup import count_programs, order_simulated, set_flags
+from transformer_lab.training.startup import order_simulated, set_flags
 
 flags.DEFINE_string(
     "peers",

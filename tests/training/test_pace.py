@@ -12,14 +12,8 @@ from transformer_lab import models
 from transformer_lab.models.decoder import DecoderConfig, training_flops
 from transformer_lab.training import pace
 from transformer_lab.training.chips import CHIPS
-from transformer_lab.training.startup import (
-    GPU,
-    TPU,
-    count_programs,
-    order_simulated,
-    programs,
-    set_flags,
-)
+from transformer_lab.training.programs import count_programs, programs
+from transformer_lab.training.startup import GPU, TPU, order_simulated, set_flags
 
 
 class Clock:

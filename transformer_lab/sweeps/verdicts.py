@@ -70,10 +70,13 @@ def _verdict(plan: dict[str, Any], row: Row, base: Row, score: str) -> Verdict:
         score, theirs_higher = of_paper, paper.get("higher_is_better", True)
         higher = plan["higher_is_better"] if score == plan["metric"] else theirs_higher
     difference, error, count = paired(row, base, f"test/{score}")
-    neutral = plan["higher_is_better"] is None
-    ours = difference if higher or neutral else -difference
-    known = None if apart is None else apart if theirs_higher or neutral else -apart
-    says = _says(ours, error, count, known, ("more", "less") if neutral else ("better", "worse"))
+    ways = "better", "worse"
+    if plan["higher_is_better"] is None:  # nothing is better, and a direction is that of the sign
+        higher = theirs_higher = True
+        ways = "more", "less"
+    ours = difference if higher else -difference
+    known = None if apart is None else apart if theirs_higher else -apart
+    says = _says(ours, error, count, known, ways)
     facts = (score, difference, error, count, column, published, apart)
     return Verdict(row.name, base.name, *facts, says)
 

@@ -11,8 +11,8 @@ from transformer_lab.tasks.base import Scores, count_parameters
 from transformer_lab.training.checkpoint import Checkpoints
 from transformer_lab.training.loop import final_scores
 from transformer_lab.training.places import write_atomically, write_json
+from transformer_lab.training.programs import programs
 from transformer_lab.training.report import RESULTS, write_report
-from transformer_lab.training.startup import programs
 from transformer_lab.training.state import TrainState
 from transformer_lab.training.trainer import Trainer
 from transformer_lab.training.writers import MetricWriter, log, plain, read_metrics, show_samples

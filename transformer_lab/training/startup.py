@@ -1,12 +1,11 @@
-"""What a process sets before JAX starts: the C library's memory handling, XLA's flags, a count."""
+"""What a process sets before JAX starts: the C library's memory handling, and XLA's flags."""
 
 import ctypes
 import glob
 import os
 import re
 import sys
-from collections import Counter
-from functools import cache, partial
+from functools import partial
 
 # From "GPU performance tips" of docs.jax.dev and NVIDIA's "Tips for High-Performance LLMs".
 GPU = (
@@ -81,29 +80,6 @@ def set_flags(environment: dict[str, str] = os.environ, device: str | None = Non
             new = [f"--{flag}=true" for flag in flags if f"--{flag}=" not in told]
             environment[variable] = " ".join([told, *new]).strip()
     return device
-
-
-# What JAX tells of each program that it looks for in the cache of compiled ones, and finds there.
-PROGRAMS = {
-    "programs": "/jax/compilation_cache/compile_requests_use_cache",
-    "cached_programs": "/jax/compilation_cache/cache_hits",
-}
-_told: Counter[str] = Counter()
-
-
-@cache
-def count_programs() -> None:
-    """Counts from now on the programs that this process compiles or reads from the cache."""
-    import jax  # the settings above must come first
-
-    jax.monitoring.register_event_listener(lambda event, **_: _told.update([event]))
-
-
-def programs() -> dict[str, int]:
-    """How many programs were needed so far, and how many of them an earlier process had compiled;
-    {} if nothing was counted."""
-    found = {name: _told[event] for name, event in PROGRAMS.items()}
-    return found if found["programs"] else {}
 
 
 def drop_late_writers() -> None:
